@@ -1,7 +1,7 @@
 """What the text side needs of a model's vocabulary.
 
-The llama.cpp implementation lives in ``superfluid.worker.llama``; this package sees the protocol only, so that it
-stays pure and testable without a model.
+The llama.cpp implementation lives in ``superfluid.worker.llama``; this package sees the protocol only, so
+that it stays pure and testable without a model.
 """
 
 from typing import Protocol
@@ -10,8 +10,8 @@ from typing import Protocol
 class Vocabulary(Protocol):
     """A model's tokenizer and the metadata of its file that concern text.
 
-    Everything here is fixed for the life of the object, and every call is a pure function of its arguments. Two
-    vocabularies of the same model file answer alike, in every process.
+    Everything here is fixed for the life of the object, and every call is a pure function of its arguments.
+    Two vocabularies of the same model file answer alike, in every process.
     """
 
     @property
@@ -36,7 +36,10 @@ class Vocabulary(Protocol):
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        """Text of each control and user-defined token, to its id. The texts are never empty."""
+        """Text of each control and user-defined token, to its id; the same object at every call.
+
+        The texts are never empty, and are what ``tokenize(..., parse_special=True)`` matches.
+        """
 
     @property
     def chat_template(self) -> str | None:
@@ -47,7 +50,9 @@ class Vocabulary(Protocol):
 
         Args:
             text: well-formed Unicode (no lone surrogates).
-            parse_special: whether the text of a control token becomes that token. False treats it as ordinary text.
+            parse_special: whether the text of a control token becomes that token. False treats it as
+                ordinary text. (llama.cpp turns the text of *user-defined* tokens into them either way;
+                ``superfluid.chat`` knows and copes.)
         """
 
     def piece(self, token: int) -> bytes:
