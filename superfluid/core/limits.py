@@ -19,33 +19,40 @@ MAX_BATCH_BYTES: Final = 8 * MIB
 ones behind it by more than one fsync of this size. A single larger command makes a batch of its own."""
 
 MAX_PAYLOAD_BYTES: Final = MAX_COMMAND_BYTES + 64
-"""Bytes of one frame's payload before compression: a maximal command and the head of the array around it."""
+"""Bytes of one frame's payload before compression: a maximal command and the head of the array around
+it."""
 
 COMPRESS_FROM_BYTES: Final = 16 * KIB
-"""Payloads of at least this many bytes are tried with zstandard. Measured on text with its token ids: at 16 KiB level 1
-costs 56 us where write and fsync cost 260 us, and halves the bytes; below, it costs more than it saves, and a hex dump
-of the log stays readable."""
+"""Payloads of at least this many bytes are tried with zstandard. Measured on text with its token ids: at 16
+KiB level 1 costs 56 us where write and fsync cost 260 us, and halves the bytes; below, it costs more than
+it saves, and a hex dump of the log stays readable."""
 
 MAX_ZSTD_WINDOW_BYTES: Final = 8 * MIB
-"""Window a zstandard frame in the log may ask of its reader, which allocates it before any data is proven."""
+"""Window a zstandard frame in the log may ask of its reader, which allocates it before any data is
+proven."""
 
 LOG_RESERVE_BYTES: Final = 1 * MIB
-"""Disk space allocated beyond the log's end, so that a full disk is found out before a write and not inside it."""
+"""Disk space allocated beyond the log's end, so that a full disk is found out before a write and not inside
+it."""
 
 LOG_CONTROL_BYTES: Final = 4 * KIB
-"""Part of the reserve that commits leave alone: room for the closing frame and the next start frame on a full disk."""
+"""Part of the reserve that commits leave alone: room for the closing frame and the next start frame on a
+full disk."""
 
 LOG_BLOCK_BYTES: Final = 4 * KIB
-"""Unit in which the page cache loses writes: what was last proven is rewritten from the start of such a block."""
+"""Unit in which the page cache loses writes: what was last proven is rewritten from the start of such a
+block."""
 
 LOG_READ_BYTES: Final = 1 * MIB
 """Bytes the log's readers ask for at a time; a larger frame is read whole."""
 
 SLOW_FSYNC_SECONDS: Final = 1.0
-"""An fsync of this many seconds or more is counted and reported (etcd reports slow ones from the same bound)."""
+"""An fsync of this many seconds or more is counted and reported (etcd reports slow ones from the same
+bound)."""
 
 MARK_SYNC_SECONDS: Final = 1.0
-"""The mark is synced at most this often: a power loss takes the witness of the last second's commits, not the commits."""
+"""The mark is synced at most this often: a power loss takes the witness of the last second's commits, not
+the commits."""
 
 # -- connections ------------------------------------------------------------------------------------
 
