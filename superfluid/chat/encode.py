@@ -13,6 +13,7 @@ parsing off. Three habits of llama.cpp's tokenizer matter where text is cut
 from collections.abc import Sequence
 
 from superfluid.chat.markers import Markers, Segment
+from superfluid.chat.text import check_text
 from superfluid.chat.vocabulary import Vocabulary
 
 _SPACE = " \t\n\v\f\r"
@@ -100,3 +101,31 @@ class Encoder:
             left = tokenize(f"a {text}", parse_special=True) == [*tokenize("a"), token]
             self._swallows[token] = left, tokenize(f"{text} ", parse_special=True) == [token]
         return self._swallows[token]
+
+
+def begin(vocabulary: Vocabulary, ids: list[int]) -> list[int]:
+    """Return *ids* as the beginning of a stream: with exactly the BOS token that the model asks for.
+
+    Where the metadata asks for one, there is one, whether or not *ids* had it. Where it does not, nothing
+    is added or taken away: a template that prints one all the same is the model's metadata too.
+    """
+    bos = vocabulary.bos_id
+    if not vocabulary.add_bos or bos is None or ids[:1] == [bos]:
+        return ids
+    return [bos, *ids]
+
+
+def raw_text(vocabulary: Vocabulary, text: str, *, first: bool) -> list[int]:
+    """Return the ids of text that a client appends as it is, without a template.
+
+    The client writes its own scaffold here, so special tokens are parsed. Ids that a client gives instead
+    of text are never touched, and need no function.
+
+    Args:
+        first: whether the stream has no token yet.
+
+    Raises:
+        BadRequest: the text is not well-formed Unicode.
+    """
+    ids = vocabulary.tokenize(check_text(text), parse_special=True)
+    return begin(vocabulary, ids) if first else ids
