@@ -10,6 +10,10 @@ Variants are written through their modules, because names repeat across them::
 
 from superfluid_protocol import event, numbers, request, response, types
 from superfluid_protocol.errors import DecodeError, EncodeError, Reason
+from superfluid_protocol.framing import MAX_FRAME, FrameDecoder, FrameTooLarge, encode_frame
+from superfluid_protocol.json_form import from_json, to_json
+from superfluid_protocol.plain import from_plain, to_plain
+from superfluid_protocol.postcard import decode, encode
 from superfluid_protocol.request import Request
 from superfluid_protocol.response import Response
 from superfluid_protocol.schema import (
@@ -54,6 +58,7 @@ __all__ = [
     "I32",
     "I64",
     "MAX_DEPTH",
+    "MAX_FRAME",
     "U8",
     "U16",
     "U32",
@@ -65,6 +70,8 @@ __all__ = [
     "EncodeError",
     "EventBody",
     "EventMsg",
+    "FrameDecoder",
+    "FrameTooLarge",
     "GenParams",
     "Inspection",
     "LedgerEntry",
@@ -78,10 +85,17 @@ __all__ = [
     "Span",
     "Str",
     "Tier",
+    "decode",
+    "encode",
+    "encode_frame",
     "event",
+    "from_json",
+    "from_plain",
     "numbers",
     "request",
     "response",
+    "to_json",
+    "to_plain",
     "types",
     "variants",
 ]

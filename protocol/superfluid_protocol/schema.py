@@ -295,3 +295,18 @@ def _class(cls: type) -> WireType:
     if dataclasses.is_dataclass(cls):
         return StructType(cls)
     raise TypeError(f"{cls.__name__} does not declare a wire type")
+
+
+def type_of(value: object) -> WireType:
+    """The wire type of a struct, a variant or an enum member; TypeError for values that need one named."""
+    cls = type(value)
+    if cls in _index_of:
+        return SumType(cls.__mro__[1])
+    if isinstance(value, enum.Enum) or dataclasses.is_dataclass(cls):
+        return wire_type(cls)
+    raise TypeError(f"a {cls.__name__} says nothing of its wire type; name it")
+
+
+def member_name(member: enum.Enum) -> str:
+    """The wire name of an enum member: ``REROOT`` is ``Reroot``."""
+    return "".join(part.capitalize() for part in member.name.split("_"))

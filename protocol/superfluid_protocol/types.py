@@ -1,6 +1,7 @@
 """The structs of the wire, and the sealed bases they refer to.
 
-``event`` holds the variants of ``EventBody``. Field order and variant indices are the format: they are never changed, only appended to.
+``event`` holds the variants of ``EventBody``. Field order and variant indices are the format: they are never
+changed, only appended to.
 """
 
 import enum
