@@ -136,7 +136,15 @@ class EngineMissing(StartError):
 
 
 class ModelError(StartError):
-    """The model file is missing, unreadable, damaged or not a GGUF."""
+    """The model file is missing, unreadable, damaged or not a GGUF.
+
+    Args:
+        kind: as in ``WorkerStartFailed``.
+    """
+
+    def __init__(self, reason: str, *, kind: str = "engine") -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 class WorkerStartFailed(StartError):

@@ -1,0 +1,287 @@
+"""The daemon's end of a worker: start it, hand it plans, notice at once when it is lost, end it.
+
+Whatever goes wrong with a running worker (it dies, it hangs, it answers garbage) ends as one exception,
+``WorkerLost``, with the process killed and reaped before it is raised. A model that cannot be loaded is
+``WorkerStartFailed``: starting the worker again the same way would not help.
+
+A worker is looked at only while it owes an answer, and then once in half a second (``core.liveness`` judges
+what is seen). An idle link costs nothing: its worker's death wakes whoever is in ``wait_lost``.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from superfluid.core.errors import InternalError, WorkerLost, WorkerStartFailed
+from superfluid.core.limits import (
+    MAX_LINK_MESSAGE_BYTES,
+    WORKER_CLOSE_SECONDS,
+    WORKER_READY_SECONDS,
+    WORKER_SAMPLE_SECONDS,
+)
+from superfluid.core.liveness import Watch, judge, parse_stat
+from superfluid.core.plan import Plan, Result
+from superfluid.worker import messages
+from superfluid.worker.check import check_result, still_running
+from superfluid.worker.child import Child
+from superfluid.worker.main import PROCESS_NAME
+from superfluid.worker.messages import (
+    Cancel,
+    Failed,
+    FromWorker,
+    Interrupt,
+    Load,
+    MessageError,
+    Progress,
+    Ready,
+    Shutdown,
+    ToWorker,
+)
+
+WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "superfluid.worker.main", PROCESS_NAME)
+"""``-P`` keeps the working directory off the module path: what lies there is not ours."""
+
+_READ_BYTES: Final = 1 << 16
+
+
+class WorkerLink:
+    """A worker that has loaded its model. Made by ``start``; whoever made it closes it with ``aclose``.
+
+    Attributes:
+        ready: what the worker said of itself and its model.
+        lost: why the worker is lost, or None while it is not. A closed link counts as lost.
+    """
+
+    ready: Ready
+
+    def __init__(self, child: Child) -> None:
+        self.lost: str | None = None
+        self._child = child
+        self._inbox = bytearray()
+        self._outbox = bytearray()
+        self._running: frozenset[int] = frozenset()
+        self._in_flight: int | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        load: Load,
+        *,
+        ready_timeout: float = WORKER_READY_SECONDS,
+        on_progress: Callable[[float], None] | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+    ) -> "WorkerLink":
+        """Start a worker and wait until it has loaded its model. Call it from the main thread.
+
+        Args:
+            load: what to load.
+            ready_timeout: seconds without any progress after which the worker is given up.
+            on_progress: called with the share of the model that is loaded.
+            command: the program to start.
+
+        Raises:
+            WorkerStartFailed: the model cannot be loaded, or not in time.
+            WorkerLost: the worker was killed from outside, or answered garbage.
+        """
+        link = cls(Child(command))
+        try:
+            link._send(load)
+            link.ready = await link._handshake(ready_timeout, on_progress)
+        except BaseException:
+            await link._child.kill_and_reap()
+            link._child.close()
+            raise
+        return link
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._child.pid
+
+    async def run(self, plan: Plan) -> Result:
+        """Have the worker carry out *plan*. One plan at a time.
+
+        Cancelling this call gives the worker up, because its answer could not be told from a later one: use
+        ``interrupt_nowait`` to have the result sooner.
+
+        Raises:
+            WorkerLost: the worker is lost, now or since earlier.
+        """
+        if self.lost is not None:
+            raise WorkerLost(self.lost)
+        if self._in_flight is not None:
+            raise InternalError("a worker runs one plan at a time")
+        self._send(plan)
+        self._in_flight = plan.id
+        try:
+            result = check_result(plan, await self._receive(), self.ready, self._running)
+        except MessageError as error:
+            raise await self._lose(f"the worker answered garbage: {error}") from error
+        except trio.Cancelled:
+            await self._lose("the worker was given up in the middle of a plan")
+            raise
+        finally:
+            self._in_flight = None
+        self._running = still_running(plan, result, self._running)
+        return result
+
+    def cancel_nowait(self, job: int) -> None:
+        """End *job* at the worker's next step; the plan in flight ends there too. Ignored if it has ended."""
+        if self.lost is None:
+            self._send(Cancel(job=job))
+
+    def interrupt_nowait(self) -> None:
+        """End the plan in flight, if there is one, at the worker's next step."""
+        if self.lost is None and self._in_flight is not None:
+            self._send(Interrupt(plan_id=self._in_flight))
+
+    async def wait_lost(self) -> str:
+        """Wait until the worker is lost, also while it is idle; returns the reason."""
+        if self.lost is None:
+            await self._child.wait_ended()
+            await self._lose_ended()
+        assert self.lost is not None
+        return self.lost
+
+    async def aclose(self) -> None:
+        """End the worker: ask it, then SIGTERM, then SIGKILL. It is gone when this returns, cancelled or
+        not."""
+        child = self._child
+        with trio.CancelScope(shield=True):
+            if self.lost is None:
+                self._send(Shutdown())
+                self.lost = "the worker was closed"
+                with trio.move_on_after(WORKER_CLOSE_SECONDS):
+                    await child.wait_ended()
+                if not child.ended:
+                    child.terminate()
+                    with trio.move_on_after(WORKER_CLOSE_SECONDS):
+                        await child.wait_ended()
+            await child.kill_and_reap()
+            child.close()
+            await trio.lowlevel.checkpoint()
+
+    # -- start --------------------------------------------------------------------------------------
+
+    async def _handshake(self, ready_timeout: float, on_progress: Callable[[float], None] | None) -> Ready:
+        while True:
+            message: FromWorker | None = None
+            try:
+                with trio.move_on_after(ready_timeout):
+                    message = await self._receive()
+            except MessageError as error:
+                raise await self._lose(f"the worker answered garbage: {error}") from error
+            except WorkerLost as error:
+                raise self._start_error(error) from error
+            match message:
+                case None:
+                    raise WorkerStartFailed(
+                        "timeout", f"the worker made no progress in loading its model for {ready_timeout:g} s"
+                    )
+                case Progress():
+                    if on_progress is not None:
+                        on_progress(message.fraction)
+                case Ready():
+                    return message
+                case Failed():
+                    raise WorkerStartFailed(message.kind, message.reason)
+                case Result():
+                    raise await self._lose("the worker answered garbage: a result before any plan")
+
+    def _start_error(self, lost: WorkerLost) -> WorkerLost | WorkerStartFailed:
+        """A worker that crashes while it loads will do so again; one that was killed from outside may not."""
+        code = self._child.exit_code
+        if code is None or code in {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP}:
+            return lost
+        return WorkerStartFailed("engine", f"the worker crashed while it loaded its model: {lost}")
+
+    # -- bytes --------------------------------------------------------------------------------------
+
+    def _send(self, message: ToWorker) -> None:
+        """Queue a message and send what the socket takes now; ``_receive`` sends the rest."""
+        self._outbox += messages.encode(message)
+        if len(self._outbox) > 2 * MAX_LINK_MESSAGE_BYTES:
+            self._child.kill()  # it has not read for long; whoever waits for it is told by its end
+            self._outbox.clear()
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                del self._outbox[: self._child.sock.send(self._outbox)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._outbox.clear()  # it is gone; the next receive says how
+
+    async def _receive(self) -> FromWorker:
+        """The next message. Looks after the worker while it waits."""
+        clock = trio.current_time
+        watch = Watch(busy_at=clock())
+        look_at = clock() + WORKER_SAMPLE_SECONDS
+        while (message := self._take_message()) is None:
+            with trio.move_on_at(look_at):
+                await self._wait_bytes()
+            if clock() >= look_at:
+                self._flush()
+                watch = await self._look(watch, clock())
+                look_at = clock() + WORKER_SAMPLE_SECONDS
+        return message
+
+    async def _wait_bytes(self) -> None:
+        sock = self._child.sock
+        try:
+            if self._outbox:
+                # It reads all the time, so what is left goes soon; nothing is answered before it has come.
+                await trio.lowlevel.wait_writable(sock)
+                self._flush()
+                return
+            await trio.lowlevel.wait_readable(sock)
+            data = sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except (OSError, trio.ClosedResourceError):
+            data = b""
+        if not data:
+            raise await self._lose_ended()
+        self._inbox += data
+
+    def _take_message(self) -> FromWorker | None:
+        head = messages.HEADER.size
+        if len(self._inbox) < head:
+            return None
+        length = messages.decode_length(bytes(self._inbox[:head]))
+        if len(self._inbox) < head + length:
+            return None
+        body = bytes(self._inbox[head : head + length])
+        del self._inbox[: head + length]
+        return messages.decode_from_worker(body)
+
+    # -- loss ---------------------------------------------------------------------------------------
+
+    async def _look(self, watch: Watch, now: float) -> Watch:
+        try:
+            sample = parse_stat(self._child.stat(), at=now)
+        except OSError:
+            raise await self._lose_ended() from None
+        watch, reason = judge(watch, sample)
+        if reason is not None:
+            raise await self._lose(f"the worker {reason}")
+        return watch
+
+    async def _lose_ended(self) -> WorkerLost:
+        """The worker's end of the link is closed: it has ended, or is about to."""
+        if self.lost is None:
+            await self._child.reap()
+            return await self._lose(f"the worker {self._child.describe_end()}")
+        return WorkerLost(self.lost)
+
+    async def _lose(self, reason: str) -> WorkerLost:
+        """Give the worker up; returns the error to raise once its process is gone."""
+        if self.lost is None:
+            self.lost = reason
+        await self._child.kill_and_reap()
+        return WorkerLost(self.lost)
