@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import cbor2
-from superfluid_protocol.framing import MAX_FRAME
 
 from superfluid.core.errors import BadRequest, CommandTooLarge, EventTooLarge, LogCorrupt
 from superfluid.core.limits import MAX_COMMAND_BYTES
 from superfluid_protocol import EventBody, EventMsg, encode, from_plain, to_plain
+from superfluid_protocol.framing import MAX_FRAME
 
 MAX_EVENT_BYTES: Final = MAX_FRAME - 64
 """Wire bytes of one event: alone in a reply, with the reply's own fields, it still fits a frame."""
@@ -132,7 +132,7 @@ def _command(plain: object) -> Command:
 def _records(plain: Iterable[object]) -> Iterator[Record]:
     for item in plain:
         match item:
-            case [session, event_id, epoch, ts_unix_ms, body] if (
+            case [int(session), int(event_id), int(epoch), int(ts_unix_ms), body] if (
                 _is_u64(session) and _is_u64(event_id) and _is_u64(epoch) and _is_u64(ts_unix_ms)
             ):
                 try:
@@ -146,5 +146,5 @@ def _records(plain: Iterable[object]) -> Iterator[Record]:
                 raise LogCorrupt("a record in the payload does not have the form of one")
 
 
-def _is_u64(value: object) -> bool:
+def _is_u64(value: int) -> bool:
     return type(value) is int and 0 <= value <= _U64_MAX
