@@ -317,7 +317,7 @@ def _fault(scaffolds: Scaffolds) -> str | None:
     opening = scaffolds.turns.get((None, Role.USER))
     if isinstance(opening, Refused) and isinstance(scaffolds.turns.get((None, Role.SYSTEM)), Refused):
         return opening.reason
-    for pair in sorted(scaffolds.rewrites, key=describe_pair):
+    for pair in sorted(scaffolds.rewrites, key=lambda pair: (Role.USER not in pair, describe_pair(pair))):
         if Role.TOOL not in pair:  # tool results are bent into shape instead, see _with_borrowed
             return f"it changes earlier turns when the conversation grows by {describe_pair(pair)}"
     if Role.USER in scaffolds.rewrites_to_open:
@@ -326,26 +326,24 @@ def _fault(scaffolds: Scaffolds) -> str | None:
 
 
 def _holds_as_first_sent(scaffolds: Scaffolds) -> bool:
-    """Whether the turns of a plain exchange have scaffolds though other conversations are rewritten."""
+    """Whether plain exchanges only ever grow, though other conversations are rewritten."""
     exchange: tuple[Pair, ...] = ((None, Role.USER), (Role.USER, Role.ASSISTANT), (Role.ASSISTANT, Role.USER))
     return (
-        all(isinstance(scaffolds.turns.get(pair), Scaffold) for pair in exchange)
+        scaffolds.appends.issuperset(exchange)
         and Role.USER in scaffolds.openings
         and scaffolds.closing is not None
     )
 
 
 def _with_borrowed(scaffolds: Scaffolds) -> Scaffolds:
-    """Give a rewriting pair without a scaffold that of its role after an assistant's or a user's turn.
+    """Give a rewriting pair without a scaffold that of its role after an assistant's turn.
 
     Templates that gather consecutive tool results in one turn (Qwen 2.5) would have to take back that
     turn's end; in an append-only stream each result is a turn of its own.
     """
     turns = dict(scaffolds.turns)
     for pair in scaffolds.rewrites - turns.keys():
-        for lender in (Role.ASSISTANT, Role.USER):
-            lent = scaffolds.turns.get((lender, pair[1]))
-            if isinstance(lent, Scaffold):
-                turns[pair] = lent
-                break
+        lent = scaffolds.turns.get((Role.ASSISTANT, pair[1]))
+        if isinstance(lent, Scaffold):
+            turns[pair] = lent
     return replace(scaffolds, turns=turns)

@@ -13,7 +13,7 @@ an append-only stream; which pairs did so is reported too.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -73,6 +73,7 @@ class Scaffolds:
         closing: what the template prints after the content of an assistant's turn that ends a conversation;
             None if that depends on more than the turn.
         rewrites: the pairs at which the template changed what it had printed before.
+        appends: the pairs at which it did not, in some probe at least.
         rewrites_to_open: the roles after which opening the assistant's turn did so.
     """
 
@@ -80,6 +81,7 @@ class Scaffolds:
     openings: Mapping[Role, str]
     closing: str | None
     rewrites: frozenset[Pair]
+    appends: frozenset[Pair]
     rewrites_to_open: frozenset[Role]
 
 
@@ -89,19 +91,17 @@ class _Step:
 
     Attributes:
         added: the text, or the refusal; None if earlier text was rewritten.
-        shown_later: whether the content stands in the text of the whole probe.
     """
 
     content: str
     added: str | BadConversation | None
-    shown_later: bool
 
 
 def survey(template: ChatTemplate) -> Scaffolds:
     """Try *template* with the probes and return what they show. Takes some hundred short renders."""
     findings = _Findings(template)
-    for probe in _probes():
-        findings.take(probe)
+    for shape in _SHAPES:
+        findings.take(shape)
     return findings.result()
 
 
@@ -128,66 +128,75 @@ _SHAPES: Final[tuple[tuple[Role, ...], ...]] = (
 )
 
 _STYLES: Final[tuple[Callable[[int], str], ...]] = (
-    lambda index: f"Zq{index}qZ",
     lambda index: f" \n\tZq{index}qZ\t\n ",
     lambda index: f"Zq{index}\n\n  q\t{index}Z",
     lambda index: "",
 )
-"""How the contents of a probe look: a plain word (which no template prints by itself), white space around
-it, white space within, nothing at all."""
-
-_PLAIN: Final = _STYLES[0]
+"""How one content of a probe may look, while the others are plain: white space around it, white space
+within, nothing at all."""
 
 
-def _probes() -> Iterator[tuple[Turn, ...]]:
-    for style in _STYLES:
-        for shape in _SHAPES:
-            yield tuple((role, style(index)) for index, role in enumerate(shape))
+def _plain(index: int) -> str:
+    """Return a content that no template prints by itself."""
+    return f"Zq{index}qZ"
 
 
 @dataclass(slots=True)
 class _Findings:
     template: ChatTemplate
     steps: defaultdict[Pair, list[_Step]] = field(default_factory=lambda: defaultdict(list))
+    shown: set[Pair] = field(default_factory=set)
     openings: defaultdict[Role, set[str | None]] = field(default_factory=lambda: defaultdict(set))
     rewrites_to_open: set[Role] = field(default_factory=set)
     closings: set[str | None] = field(default_factory=set)
+    rendered: dict[tuple[Turn, ...], str | BadConversation] = field(default_factory=dict)
 
-    def take(self, probe: tuple[Turn, ...]) -> None:
+    def take(self, shape: tuple[Role, ...]) -> None:
+        """Try a conversation of these roles: with plain contents, then with one content in each other
+        style."""
+        plain = tuple((role, _plain(index)) for index, role in enumerate(shape))
+        texts = self._grow(plain)
+        for index, role in enumerate(shape):
+            for style in _STYLES:
+                other = self._grow((*plain[:index], (role, style(index)), *plain[index + 1 :]))
+                if other[-1:] != texts[-1:] and index < len(texts):
+                    self.shown.add(_pair(plain, index))
+
+    def _grow(self, probe: tuple[Turn, ...]) -> list[str]:
         """Render *probe* message after message, up to the first refusal, and note what each one added."""
         texts: list[str] = []
-        refusal: BadConversation | None = None
         for length in range(1, len(probe) + 1):
-            try:
-                texts.append(self.template.render(probe[:length]))
-            except BadConversation as error:
-                refusal = error
+            turns = probe[:length]
+            text = self.rendered.get(turns)
+            if text is None:
+                text = self.rendered[turns] = self._render(turns)
+                self._note_step(turns, text, before=texts[-1] if texts else "")
+            if isinstance(text, BadConversation):
                 break
-            self._note_opening(probe[:length], texts[-1])
-        self._note_turns(probe, texts)
-        if refusal is not None:
-            step = _Step(content=probe[len(texts)][1], added=refusal, shown_later=False)
-            self.steps[_pair(probe, len(texts))].append(step)
+            texts.append(text)
+        return texts
 
-    def _note_turns(self, probe: tuple[Turn, ...], texts: list[str]) -> None:
-        before = ""
-        for index, text in enumerate(texts):
-            role, content = probe[index]
-            added = text[len(before) :] if text.startswith(before) else None
-            step = _Step(content=content, added=added, shown_later=content in texts[-1])
-            self.steps[_pair(probe, index)].append(step)
-            if role is Role.ASSISTANT and content == _PLAIN(index):
-                self.closings.add(text.rpartition(content)[2] if content in text else None)
-            before = text
-
-    def _note_opening(self, turns: tuple[Turn, ...], text: str) -> None:
-        role = turns[-1][0]
-        opening = None
+    def _render(self, turns: tuple[Turn, ...], *, open_reply: bool = False) -> str | BadConversation:
         try:
-            opened = self.template.render(turns, open_reply=True)
-        except BadConversation:
-            pass  # this conversation cannot be answered; the same is said when a session asks for it
-        else:
+            return self.template.render(turns, open_reply=open_reply)
+        except BadConversation as error:
+            return error
+
+    def _note_step(self, turns: tuple[Turn, ...], text: str | BadConversation, *, before: str) -> None:
+        added: str | BadConversation | None = text
+        if isinstance(text, str):
+            added = text[len(before) :] if text.startswith(before) else None
+            self._note_ends(turns, text)
+        self.steps[_pair(turns, len(turns) - 1)].append(_Step(content=turns[-1][1], added=added))
+
+    def _note_ends(self, turns: tuple[Turn, ...], text: str) -> None:
+        """Note what opens a reply after *turns*, and what closes the reply that they end with."""
+        role, content = turns[-1]
+        if role is Role.ASSISTANT and content == _plain(len(turns) - 1):
+            self.closings.add(text.rpartition(content)[2] if content in text else None)
+        opened = self._render(turns, open_reply=True)
+        opening = None
+        if isinstance(opened, str):
             if opened.startswith(text):
                 opening = opened[len(text) :]
             else:
@@ -197,7 +206,7 @@ class _Findings:
     def result(self) -> Scaffolds:
         turns = {}
         for pair, steps in self.steps.items():
-            found = _scaffold(pair, steps)
+            found = _scaffold(pair, steps, shown=pair in self.shown)
             if found is not None:
                 turns[pair] = found
         openings = {role: _only(texts) for role, texts in self.openings.items()}
@@ -205,38 +214,39 @@ class _Findings:
             turns=turns,
             openings={role: text for role, text in openings.items() if text is not None},
             closing=_only(self.closings),
-            rewrites=frozenset(
-                pair for pair, steps in self.steps.items() if any(step.added is None for step in steps)
-            ),
+            rewrites=self._pairs_with(type(None)),
+            appends=self._pairs_with(str),
             rewrites_to_open=frozenset(self.rewrites_to_open),
         )
 
+    def _pairs_with(self, kind: type) -> frozenset[Pair]:
+        return frozenset(
+            pair for pair, steps in self.steps.items() if any(isinstance(step.added, kind) for step in steps)
+        )
 
-def _pair(probe: tuple[Turn, ...], index: int) -> Pair:
-    return (probe[index - 1][0] if index else None), probe[index][0]
+
+def _pair(turns: tuple[Turn, ...], index: int) -> Pair:
+    return (turns[index - 1][0] if index else None), turns[index][0]
 
 
 def _only(texts: set[str | None]) -> str | None:
     return next(iter(texts)) if len(texts) == 1 else None
 
 
-def _scaffold(pair: Pair, steps: list[_Step]) -> Scaffold | Refused | None:
+def _scaffold(pair: Pair, steps: list[_Step], *, shown: bool) -> Scaffold | Refused | None:
     """Return what all *steps* of one pair agree on, or None. Steps that rewrote earlier text have no say."""
-    added = [(step, step.added) for step in steps if step.added is not None]
-    refusals = [text for _, text in added if isinstance(text, BadConversation)]
-    texts = [(step.content, text) for step, text in added if isinstance(text, str)]
-    if refusals:
-        return None if texts else Refused(reason=str(refusals[0]))
-    plain = [(content, text) for content, text in texts if content and content == content.strip()]
-    if plain and not any(content in text for content, text in plain):
-        if any(step.shown_later for step in steps if step.content.strip()):
-            return None
+    refusals = [step.added for step in steps if isinstance(step.added, BadConversation)]
+    texts = [(step.content, step.added) for step in steps if isinstance(step.added, str)]
+    if not texts:
+        return Refused(reason=str(refusals[0])) if refusals else None
+    if not shown:
         return Refused(reason=f"the model's chat template has no place for {describe_pair(pair)}")
-    for content, text in plain[:1]:
-        prefix, found, suffix = text.partition(content)
+    content, text = texts[0]
+    prefix, found, suffix = text.partition(content)
+    if found and not refusals:
         for trim in Trim:
             candidate = Scaffold(prefix=prefix, trim=trim, suffix=suffix)
-            if found and all(candidate.around(content) == text for content, text in texts):
+            if all(candidate.around(content) == text for content, text in texts):
                 return candidate
     return None
 
@@ -244,5 +254,9 @@ def _scaffold(pair: Pair, steps: list[_Step]) -> Scaffold | Refused | None:
 def describe_pair(pair: Pair) -> str:
     """Return the pair in words: "a user message at the beginning"."""
     before, role = pair
-    place = "at the beginning" if before is None else f"after a {before.template_name} message"
-    return f"a {role.template_name} message {place}"
+    place = "at the beginning" if before is None else f"after {_message(before)}"
+    return f"{_message(role)} {place}"
+
+
+def _message(role: Role) -> str:
+    return f"{'an' if role is Role.ASSISTANT else 'a'} {role.template_name} message"
