@@ -1,0 +1,1 @@
+"""Every request of the protocol, implemented once; the transports in `superfluid.front` only translate."""

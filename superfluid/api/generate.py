@@ -1,0 +1,245 @@
+"""Generations: starting them, following them, ending them.
+
+A generation belongs to the daemon, not to the connection that asked for it: its records are written whether or not
+somebody reads, and whoever asked cancels it by name when the client is gone.
+"""
+
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Final
+
+import structlog
+import trio
+
+from superfluid.api.context import chat_context
+from superfluid.chat.detokenize import Detokenizer
+from superfluid.core import session as decide
+from superfluid.core import tree, turn, view
+from superfluid.core.errors import (
+    BadRequest,
+    ContextFull,
+    InternalError,
+    ShuttingDown,
+    SuperfluidError,
+)
+from superfluid.core.limits import MAX_TOKENS_PER_GENERATE
+from superfluid.core.schedule import Job
+from superfluid.core.state import Session, State
+from superfluid.sched.engine import Engine
+from superfluid.sched.generation import Generation, record_reply
+from superfluid.sched.model import Model, Text
+from superfluid.store.store import Store
+from superfluid_protocol import EventMsg, event, response
+
+FOLLOW_CHUNK: Final = 64
+"""Events handed to a follower at a time; what it has not read yet stays in the log and costs nothing."""
+
+_log = structlog.get_logger(target=__name__)
+
+
+class Generations:
+    """All generations of one model.
+
+    Args:
+        nursery: Where the tasks that write the replies live; they outlive the connections that asked.
+    """
+
+    def __init__(self, *, store: Store, model: Model, engine: Engine, nursery: trio.Nursery) -> None:
+        self._store = store
+        self._model = model
+        self._engine = engine
+        self._nursery = nursery
+        self._jobs = count(1)
+        self._of_session: dict[int, Generation] = {}
+        self._closing = False
+        self._idle = trio.Event()
+
+    async def start(self, session_id: int, max_tokens: int) -> Generation:
+        """Open or continue the session's turn, and queue its generation.
+
+        Returns when the turn's opening is durable; the reply follows, see `follow`.
+
+        Raises:
+            ClientError: The session is busy, has nothing to answer, or the model cannot chat.
+            ContextFull: No token fits behind the session's own.
+            StartError: The model could not be loaded.
+        """
+        if not 0 < max_tokens <= MAX_TOKENS_PER_GENERATE:
+            raise BadRequest(f"max_tokens must be 1 to {MAX_TOKENS_PER_GENERATE}")
+        decide.writable(self._store.state, self._store.busy, session_id)
+        text = await self._model.text()
+        n_ctx = await self._engine.context_size()
+        if self._closing:
+            raise ShuttingDown("the daemon is ending; generate again after its restart")
+        job = next(self._jobs)
+        generation = Generation(
+            session=session_id,
+            job=job,
+            request_id=f"{self._store.log.epoch:x}-{job:x}",
+            first_event=0,
+            prompt_tokens=0,
+        )
+        taken = False
+
+        def open_turn(state: State) -> decide.Decision:
+            nonlocal taken
+            session = decide.writable(state, self._store.busy, session_id)
+            if session.tokens >= n_ctx:
+                raise ContextFull(
+                    f"session {session_id} holds {session.tokens} tokens and the context {n_ctx}; "
+                    "trim it, or serve with a larger --max-context"
+                )
+            decision = self._open_turn(state, session, text)
+            # From here on nothing else may extend the session, so it is marked in the same breath as it is decided.
+            self._store.busy.add(session_id)
+            self._of_session[session_id] = generation
+            generation.first_event = session.length
+            taken = True
+            return decision
+
+        try:
+            records = await self._store.submit(session_id, open_turn, request_id=generation.request_id)
+            generation.records.extend(records)
+            self._submit(generation, text, max_tokens, n_ctx)
+        except BaseException:
+            if taken:
+                self._release(generation)
+            raise
+        return generation
+
+    def cancel(self, session_id: int) -> None:
+        """End the session's generation at its next step; what it made so far is recorded. Does nothing if it has
+        none in flight."""
+        generation = self._of_session.get(session_id)
+        if generation is not None and not generation.done:
+            self._engine.cancel(generation.job)
+
+    def abandon(self, generation: Generation) -> None:
+        """End this generation if it still runs: nobody waits for it any more."""
+        if not generation.done:
+            self._engine.cancel(generation.job)
+
+    def new_events(self, generation: Generation, cursor: int) -> list[EventMsg]:
+        """The next committed events from *cursor* on, at most `FOLLOW_CHUNK`."""
+        session = tree.get(self._store.state, generation.session)
+        return list(islice(tree.events(self._store.state, session, start=cursor), FOLLOW_CHUNK))
+
+    async def wait(self, generation: Generation) -> None:
+        """Return at the next change of the generation or its session. Check `Generation.done` first."""
+        await self._store.wait_for_change(generation.session)
+
+    def reply(self, generation: Generation) -> response.Generated:
+        """The closing reply of a generation that is done.
+
+        Raises:
+            SuperfluidError: It failed.
+        """
+        assert generation.done
+        if generation.error is not None:
+            raise generation.error
+        return response.Generated(
+            events=tuple(view.message_of(record) for record in generation.records),
+            tokens_generated=generation.tokens_generated,
+            finish=generation.finish,
+            warm_prefix=generation.warm,
+        )
+
+    def resident(self, session_id: int) -> bool:
+        """Whether the session's KV lies in the pool, all but its last few tokens."""
+        session = tree.get(self._store.state, session_id)
+        return session.tokens > 0 and self._engine.holds(tree.tokens(self._store.state, session))
+
+    def refuse_new(self) -> None:
+        """Start no new generation, for the end of the daemon."""
+        self._closing = True
+        self._check_idle()
+
+    def cancel_all(self) -> None:
+        """End every generation at its next step."""
+        for generation in self._of_session.values():
+            self._engine.cancel(generation.job)
+
+    async def wait_idle(self) -> None:
+        """Return when, after `refuse_new`, no generation is left."""
+        await self._idle.wait()
+
+    def statistics(self) -> dict[str, int]:
+        """Counts of the moment."""
+        return {"active": len(self._of_session)}
+
+    def _check_idle(self) -> None:
+        if self._closing and not self._of_session:
+            self._idle.set()
+
+    def _open_turn(self, state: State, session: Session, text: Text) -> decide.Decision:
+        position = turn.position(tree.events_backwards(state, session))
+        span: list[int] = []
+        if position.phase is turn.Phase.MESSAGE:
+            span = text.chat().generation_prompt(chat_context(state, session, text))
+        return decide.open_turn(state, self._store.busy, session.id, position, tuple(span), text.fingerprint)
+
+    def _submit(self, generation: Generation, text: Text, max_tokens: int, n_ctx: int) -> None:
+        """Queue the job and start the task that records its reply."""
+        state = self._store.state
+        session = tree.get(state, generation.session)
+        prompt = tree.tokens(state, session)
+        room = n_ctx - len(prompt)
+        if room <= 0:
+            raise ContextFull(f"session {session.id} fills the context of {n_ctx} tokens; trim it to go on")
+        generation.prompt_tokens = len(prompt)
+        detokenizer = Detokenizer.resume(text.vocabulary, _open_reply(state, session))
+        job = Job(id=generation.job, prompt=prompt, params=session.params, limit=min(max_tokens, room))
+        self._engine.submit(job, generation.deliver)
+        self._nursery.start_soon(self._record, generation, detokenizer)
+
+    async def _record(self, generation: Generation, detokenizer: Detokenizer) -> None:
+        try:
+            await record_reply(generation, self._store, detokenizer)
+        except SuperfluidError as failure:
+            generation.error = failure
+        except Exception as fault:  # noqa: BLE001 - one reply's bug must not end the others
+            _log.exception(
+                "recording a reply failed", request=generation.request_id, error=type(fault).__name__
+            )
+            generation.error = InternalError(
+                f"the reply could not be recorded (request {generation.request_id})"
+            )
+        finally:
+            if generation.error is not None:
+                self._engine.cancel(generation.job)
+            elif self._closing and generation.finish == 4:
+                generation.error = ShuttingDown(
+                    "the daemon is ending; what was generated is recorded, generate again after its restart"
+                )
+            self._release(generation)
+            _log.info(
+                "generation ended",
+                session=generation.session,
+                request=generation.request_id,
+                prompt=generation.prompt_tokens,
+                cached=generation.warm,
+                generated=generation.tokens_generated,
+                finish=int(generation.finish),
+                error=type(generation.error).__name__ if generation.error else None,
+            )
+
+    def _release(self, generation: Generation) -> None:
+        generation.done = True
+        self._store.busy.discard(generation.session)
+        if self._of_session.get(generation.session) is generation:
+            del self._of_session[generation.session]
+        self._check_idle()
+        self._store.touch(generation.session)
+
+
+def _open_reply(state: State, session: Session) -> Iterator[int]:
+    """The ids of the reply that the session's stream ends with; none when it ends with something else."""
+    spans: list[tuple[int, ...]] = []
+    for message in tree.events_backwards(state, session):
+        body = message.body
+        if isinstance(body, event.Generated):
+            spans.append(body.span)
+        elif hasattr(body, "span"):
+            break
+    for span in reversed(spans):
+        yield from span

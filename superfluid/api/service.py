@@ -1,0 +1,197 @@
+"""`Service.call(request) -> reply`: every request but the streaming ones, for every transport.
+
+A handler reads the state, or decides a command and submits it to the store. Refusals are exceptions of
+`superfluid.core.errors`; their text is the client's `Err`.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from superfluid.api.context import chat_context
+from superfluid.api.generate import Generations
+from superfluid.chat.codec import Context
+from superfluid.chat.text import check_text
+from superfluid.core import session as decide
+from superfluid.core import tree, view
+from superfluid.core.errors import Conflict, NotSupported
+from superfluid.core.record import Record
+from superfluid.core.state import State
+from superfluid.sched.model import Model, Text
+from superfluid.store.store import Store
+from superfluid_protocol import Request, Response, Tier, request, response, types
+
+WAL_VERSION: Final = 3
+
+INLINE_TEXT_BYTES: Final = 4096
+"""Longer texts are tokenised in a thread: 1 MB takes up to 2 s, this much less than a millisecond."""
+
+APPEND_ATTEMPTS: Final = 64
+"""A span is made for the session's end as it was; when another client appended meanwhile it is made again."""
+
+Handler = Callable[["Service", Any], Awaitable[Response]]
+
+
+class Service:
+    """One model's sessions, behind one method.
+
+    Args:
+        metrics: Renders the daemon's metrics in Prometheus' text format.
+    """
+
+    def __init__(
+        self, *, store: Store, model: Model, generations: Generations, metrics: Callable[[], str]
+    ) -> None:
+        self.store = store
+        self.model = model
+        self.generations = generations
+        self._metrics = metrics
+
+    async def call(self, req: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            SuperfluidError: It is refused, or failed; the text is for the client.
+        """
+        handler = _HANDLERS.get(type(req))
+        if handler is None:
+            raise NotSupported(f"{type(req).__name__} is not supported yet by this version of superfluid")
+        return await handler(self, req)
+
+    # -- sessions -----------------------------------------------------------------------------------
+
+    async def _create(self, req: request.Create) -> Response:
+        store = self.store
+        records = await store.submit(None, lambda s: decide.create(s, store.new_id(), req.parent, req.params))
+        return response.Created(session=records[0].session)
+
+    async def _fork(self, req: request.Fork) -> Response:
+        return await self._branch(req.session, req.at_event, req.params)
+
+    async def _trim(self, req: request.Trim) -> Response:
+        return await self._branch(req.session, req.to_event, None)
+
+    async def _branch(self, session: int, at_event: int, params: types.GenParams | None) -> Response:
+        store = self.store
+        records = await store.submit(
+            None, lambda s: decide.fork(s, store.new_id(), session, at_event, params)
+        )
+        return response.Created(session=records[0].session)
+
+    async def _set_meta(self, req: request.SetMeta) -> Response:
+        if req.title is not None:
+            check_text(req.title)
+        records = await self.store.submit(
+            req.session,
+            lambda s: decide.set_meta(s, req.session, req.expected_version, req.title, req.archived),
+        )
+        assert records
+        return response.Meta(version=req.expected_version + 1)
+
+    # -- input --------------------------------------------------------------------------------------
+
+    async def _append(self, req: request.Append) -> Response:
+        if req.text is not None:
+            check_text(req.text)
+        text = await self.model.text()
+        n_vocab = text.vocabulary.n_tokens
+        records = await self.store.submit(
+            req.session,
+            lambda s: decide.append(s, self.store.busy, req.session, req.text, req.span, n_vocab=n_vocab),
+        )
+        return _committed(records)
+
+    async def _append_message(self, req: request.AppendMessage) -> Response:
+        decide.check_role(req.role)
+        check_text(req.text)
+        text = await self.model.text()
+        for _attempt in range(APPEND_ATTEMPTS):
+            session = decide.writable(self.store.state, self.store.busy, req.session)
+            length = session.length
+            context = chat_context(self.store.state, session, text)
+            span = await _message_span(text, context, req.role, req.text)
+
+            def commit(state: State, span: list[int] = span, length: int = length) -> decide.Decision:
+                if tree.get(state, req.session).length != length:
+                    raise _Moved
+                return decide.message(state, self.store.busy, req.session, req.role, req.text, tuple(span))
+
+            try:
+                return _committed(await self.store.submit(req.session, commit))
+            except _Moved:
+                continue
+        raise Conflict(f"session {req.session} is being appended to from elsewhere; try again")
+
+    async def _cancel(self, req: request.Cancel) -> Response:
+        decide.check_cancel(self.store.state, self.store.busy, req.session)
+        self.generations.cancel(req.session)
+        return response.Cancelling()
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    async def _read(self, req: request.Read) -> Response:
+        return response.Events(events=view.read(self.store.state, req.session, req.cursor))
+
+    async def _list(self, _req: request.List) -> Response:
+        sessions = self.store.state.sessions
+        return response.Sessions(ids=tuple(sorted(i for i, s in sessions.items() if not s.archived)))
+
+    async def _tree(self, _req: request.Tree) -> Response:
+        return response.Tree(nodes=view.nodes(self.store.state))
+
+    async def _sessions(self, req: request.Sessions) -> Response:
+        return response.SessionList(
+            sessions=view.summaries(self.store.state, include_archived=req.include_archived)
+        )
+
+    async def _inspect(self, req: request.Inspect) -> Response:
+        tier: Tier = types.Resident() if self.generations.resident(req.session) else types.Cold()
+        return response.Inspection(
+            inspection=view.inspection(
+                self.store.state,
+                req.session,
+                wal_version=WAL_VERSION,
+                store_id=self.store.log.store_id,
+                tier=tier,
+            )
+        )
+
+    async def _get_metrics(self, _req: request.Metrics) -> Response:
+        return response.Text(text=self._metrics())
+
+
+_HANDLERS: Final[dict[type[Request], Handler]] = {
+    request.Create: Service._create,
+    request.Append: Service._append,
+    request.AppendMessage: Service._append_message,
+    request.Read: Service._read,
+    request.List: Service._list,
+    request.Cancel: Service._cancel,
+    request.Fork: Service._fork,
+    request.Trim: Service._trim,
+    request.Tree: Service._tree,
+    request.Sessions: Service._sessions,
+    request.SetMeta: Service._set_meta,
+    request.Inspect: Service._inspect,
+    request.Metrics: Service._get_metrics,
+}
+
+
+class _Moved(Conflict):
+    """The session grew between the making of a span and its decision."""
+
+    def __init__(self) -> None:
+        super().__init__("the session grew meanwhile")
+
+
+async def _message_span(text: Text, context: Context, role: int, content: str) -> list[int]:
+    codec = text.chat()
+    if len(content) <= INLINE_TEXT_BYTES:
+        return codec.message(context, role, content)
+    return await trio.to_thread.run_sync(codec.message, context, role, content)
+
+
+def _committed(records: tuple[Record, ...]) -> Response:
+    """The reply to an append: its last event, which is the one the client asked for."""
+    return response.Committed(event=view.message_of(records[-1]))

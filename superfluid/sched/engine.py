@@ -1,0 +1,251 @@
+"""The loop that keeps one worker busy: ask the scheduler for a plan, hand it over, settle the result.
+
+It also keeps the worker alive. One that is lost fails the jobs that were on its lanes, each with an error that says
+so, and is respawned with back-off; jobs that still waited for a lane wait on. One that cannot load its model ends the
+engine: starting it again the same way cannot help.
+
+    loading -> ready -> (lost -> loading)* -> closed
+        \\-> failed
+"""
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+import trio
+
+from superfluid.core.errors import ShuttingDown, StartError, WorkerLost, WorkerStartFailed
+from superfluid.core.ids import TokenIds
+from superfluid.core.places import common_prefix
+from superfluid.core.plan import FINISHED, JobState
+from superfluid.core.schedule import Job, Scheduler, Update
+from superfluid.worker.link import WorkerLink
+from superfluid.worker.messages import Load
+
+RESPAWN_FIRST_SECONDS: Final = 0.1
+RESPAWN_MOST_SECONDS: Final = 10.0
+"""Back-off between respawns: the first is at once for a client, and a worker that dies at every start does not keep
+two cores busy with loading."""
+
+HEALTHY_SECONDS: Final = 30.0
+"""A worker that lived this long starts the back-off anew."""
+
+Sink = Callable[[Update], None]
+
+_log = structlog.get_logger(target=__name__)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts since the start."""
+
+    ticks: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    warm_prefix_tokens: int = 0
+    respawns: int = 0
+    worker_losses: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Status:
+    """Where the engine is: ``loading``, ``ready``, ``lost``, ``failed`` or ``closed``."""
+
+    phase: str = "loading"
+    fraction: float = 0.0
+    reason: str = ""
+    worker_pid: int | None = None
+    n_ctx: int | None = None
+    changed: trio.Event = field(default_factory=trio.Event)
+
+
+class Engine:
+    """One worker and the scheduler in front of it.
+
+    Args:
+        load: What each worker is to load.
+        lanes: Most jobs that decode together; the rest of the pool's sequences keep KV.
+    """
+
+    def __init__(self, load: Load, *, lanes: int) -> None:
+        self._load = load
+        self._lanes = lanes
+        self._scheduler = Scheduler(lanes=lanes, sequences=load.n_seq)
+        self._sinks: dict[int, Sink] = {}
+        self._link: WorkerLink | None = None
+        self._work = trio.lowlevel.ParkingLot()
+        self._closed = trio.Event()
+        self.status = Status()
+        self.statistics = Statistics()
+
+    def submit(self, job: Job, sink: Sink) -> None:
+        """Queue a job; *sink* gets its updates, the last one with a finished state.
+
+        Raises:
+            WorkerStartFailed: No worker can be had.
+            TooManyInFlight: The queue is full.
+        """
+        self._check_open()
+        self._scheduler.submit(job)
+        self._sinks[job.id] = sink
+        self._work.unpark_all()
+
+    def cancel(self, job_id: int) -> None:
+        """End a job: at once while it waits, at the worker's next step when it runs. Unknown jobs are ignored."""
+        if job_id not in self._sinks:
+            return
+        if self._scheduler.cancel(job_id):
+            self._deliver(Update(job=job_id, tokens=array("I"), state=JobState.CANCELLED, warm=0))
+        elif self._link is not None:
+            self._link.cancel_nowait(job_id)
+
+    async def context_size(self) -> int:
+        """Positions of one sequence; waits for the first worker.
+
+        Raises:
+            WorkerStartFailed: No worker can be had.
+        """
+        while self.status.n_ctx is None:
+            self._check_open()
+            await self.status.changed.wait()
+        return self.status.n_ctx
+
+    def holds(self, stream: TokenIds) -> bool:
+        """Whether the pool holds *stream*, all but the last token of a reply (which was never computed)."""
+        need = max(1, len(stream) - 1)
+        return any(
+            slot.held >= need and common_prefix(slot.stream, stream, need) == need
+            for slot in self._scheduler.slots
+        )
+
+    def gauges(self) -> dict[str, int]:
+        """Counts of the moment."""
+        slots = self._scheduler.slots
+        return {
+            "lanes_active": len(self._scheduler.running),
+            "queue_depth": len(self._scheduler.queue),
+            "pool_tokens": sum(slot.held for slot in slots),
+            "pool_cells": len(slots) * (self.status.n_ctx or 0),
+        }
+
+    async def run(self) -> None:
+        """Spawn, serve, respawn; returns after `close`.
+
+        Raises:
+            StartError: A worker cannot load the model. Waiting jobs have failed.
+        """
+        delay = RESPAWN_FIRST_SECONDS
+        while not self._closed.is_set():
+            self._change("loading")
+            started = trio.current_time()
+            try:
+                link = await WorkerLink.start(self._load, on_progress=self._progress)
+                try:
+                    await self._serve(link)
+                finally:
+                    await link.aclose()
+            except WorkerLost as loss:
+                self._lost(loss)
+            except StartError as failure:
+                self._fail(failure)
+                raise
+            if self._closed.is_set():
+                break
+            if trio.current_time() - started > HEALTHY_SECONDS:
+                delay = RESPAWN_FIRST_SECONDS
+            with trio.move_on_after(delay):
+                await self._closed.wait()
+            delay = min(delay * 2, RESPAWN_MOST_SECONDS)
+            self.statistics.respawns += 1
+        self._change("closed")
+
+    def close(self) -> None:
+        """End `run` once no job is left; the caller cancels the jobs it does not want to wait for."""
+        self._closed.set()
+        self._work.unpark_all()
+
+    async def _serve(self, link: WorkerLink) -> None:
+        """Tick after tick, until the engine closes.
+
+        Raises:
+            WorkerLost: The worker is gone.
+        """
+        self._link = link
+        self.status.n_ctx = link.ready.n_ctx
+        self._change("ready", worker_pid=link.pid)
+        try:
+            while True:
+                plan = self._scheduler.plan()
+                if plan is not None:
+                    result = await link.run(plan)
+                    self.statistics.ticks += 1
+                    self.statistics.prefill_tokens += result.prefill_rows
+                    self.statistics.decode_tokens += result.decode_rows
+                    for update in self._scheduler.settle(result):
+                        self._deliver(update)
+                elif self._closed.is_set():
+                    return
+                else:
+                    await self._rest(link)
+        finally:
+            self._link = None
+
+    async def _rest(self, link: WorkerLink) -> None:
+        """Wait for work, and notice a worker that dies meanwhile: its next job should not be the one to find out."""
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                await link.wait_lost()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            await self._work.park()
+            nursery.cancel_scope.cancel()
+        if link.lost is not None:
+            raise WorkerLost(link.lost)
+
+    def _deliver(self, update: Update) -> None:
+        finished = update.state in FINISHED
+        sink = self._sinks.pop(update.job, None) if finished else self._sinks.get(update.job)
+        if finished:
+            self.statistics.warm_prefix_tokens += max(update.warm, 0)
+        if sink is not None:
+            sink(update)
+
+    def _lost(self, loss: WorkerLost) -> None:
+        self.statistics.worker_losses += 1
+        jobs = self._scheduler.reset()
+        _log.error("worker lost", reason=str(loss), jobs=len(jobs), waiting=len(self._scheduler.queue))
+        self._change("lost", reason=str(loss))
+        detail = f"the worker was lost ({loss}); what it made is recorded, generate again to continue"
+        self._fail_jobs(jobs, detail)
+
+    def _fail(self, failure: StartError) -> None:
+        self._change("failed", reason=str(failure))
+        waiting = list(self._scheduler.queue)
+        self._scheduler.queue.clear()
+        self._fail_jobs(waiting, f"the worker cannot start: {failure}")
+
+    def _fail_jobs(self, jobs: list[int], detail: str) -> None:
+        for job in jobs:
+            self._deliver(Update(job=job, tokens=array("I"), state=JobState.ERROR, warm=0, detail=detail))
+
+    def _check_open(self) -> None:
+        if self.status.phase == "failed":
+            raise WorkerStartFailed("engine", self.status.reason)
+        if self.status.phase == "closed" or self._closed.is_set():
+            raise ShuttingDown("the daemon is ending; try again after its restart")
+
+    def _progress(self, fraction: float) -> None:
+        self.status.fraction = fraction
+        self._change("loading", fraction=fraction)
+
+    def _change(
+        self, phase: str, *, reason: str = "", worker_pid: int | None = None, fraction: float = 0.0
+    ) -> None:
+        status = self.status
+        status.phase, status.reason, status.worker_pid, status.fraction = phase, reason, worker_pid, fraction
+        changed, status.changed = status.changed, trio.Event()
+        changed.set()

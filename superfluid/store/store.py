@@ -1,0 +1,246 @@
+"""`submit(command)`: decide -> append -> durable -> apply -> publish.
+
+One task, the committer, takes everything that waits, decides it in order against the live state, writes it as one
+batch and applies it only when it is on disk. Whatever arrives while that fsync is in flight shares the next one (group
+commit). So nothing is published before the record that carries it is durable, log order is execution order, and
+every decision reads the head it extends.
+
+A batch holds at most one command a session: the second would have to be decided against a state that is not durable
+yet, so it waits for the next batch.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import outcome
+import structlog
+import trio
+
+from superfluid.core.errors import InternalError, LogUnknown, ShuttingDown, SuperfluidError
+from superfluid.core.limits import MAX_BATCH_BYTES
+from superfluid.core.record import Command, Record, encode_command
+from superfluid.core.replay import apply_command
+from superfluid.core.session import Decision, stamp
+from superfluid.core.state import State
+from superfluid.wal.log import Log
+
+Decide = Callable[[State], Decision]
+
+_log = structlog.get_logger(target=__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A command on its way, and the task that waits for it."""
+
+    session: int | None
+    decide: Decide
+    request_id: str | None
+    task: trio.lowlevel.Task
+    taken: bool = False
+    command: Command | None = None
+    encoded: bytes = b""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts since the start."""
+
+    commands: int = 0
+    batches: int = 0
+    refused: int = 0
+
+
+class Store:
+    """The sessions of one log: reads go to `state` at once, writes through `submit`.
+
+    Args:
+        log: Open for writing; the store is its only user from now on.
+        state: The fold of the log's commands.
+        now_ms: Wall clock in milliseconds. It dates records and orders nothing.
+    """
+
+    def __init__(self, log: Log, state: State, *, now_ms: Callable[[], int]) -> None:
+        self.log = log
+        self.state = state
+        self.busy: set[int] = set()
+        self.statistics = Statistics()
+        self._now_ms = now_ms
+        self._next_id = state.next_session
+        self._pending: deque[_Pending] = deque()
+        self._idle = trio.lowlevel.ParkingLot()
+        self._watchers: dict[int, trio.lowlevel.ParkingLot] = {}
+        self._closing = False
+
+    def new_id(self) -> int:
+        """Take the next session id. An id whose command is refused is not used again."""
+        taken = max(self._next_id, self.state.next_session)
+        self._next_id = taken + 1
+        return taken
+
+    async def submit(
+        self, session: int | None, decide: Decide, *, request_id: str | None = None
+    ) -> tuple[Record, ...]:
+        """Carry out one command; returns when its records are durable and applied.
+
+        Cancelling the caller withdraws the command only while nobody has looked at it; from then on the wait is
+        shielded, since what was handed to the log cannot be taken back.
+
+        Args:
+            session: The session whose log grows; None for a new one.
+            decide: Called once with the live state, in the committer; raises to refuse.
+
+        Returns:
+            The records written; empty when the decision needed none.
+
+        Raises:
+            ClientError: What `decide` raised. Nothing was written.
+            CapacityError, LostError: The log could not take it; the text says whether the outcome is known.
+        """
+        if self._closing:
+            raise ShuttingDown("the daemon is ending; nothing was written")
+        pending = _Pending(session, decide, request_id, trio.lowlevel.current_task())
+        self._pending.append(pending)
+        self._idle.unpark_all()
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            if pending.taken:
+                return trio.lowlevel.Abort.FAILED
+            self._pending.remove(pending)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        records: tuple[Record, ...] = await trio.lowlevel.wait_task_rescheduled(abort)
+        return records
+
+    async def wait_for_change(self, session: int) -> None:
+        """Return at the session's next applied record, or when `touch` is called for it."""
+        await self._watchers.setdefault(session, trio.lowlevel.ParkingLot()).park()
+
+    def touch(self, session: int) -> None:
+        """Wake everyone who waits for the session."""
+        lot = self._watchers.pop(session, None)
+        if lot is not None:
+            lot.unpark_all()
+
+    async def run(self) -> None:
+        """The committer. Ends after `close`, with everything that was submitted before it answered."""
+        with trio.CancelScope(shield=True):
+            while True:
+                if self._pending:
+                    await self._commit(self._take())
+                elif self._closing:
+                    break
+                else:
+                    await self._rest()
+
+    def close(self) -> None:
+        """Take no new commands; `run` ends when the last one is answered."""
+        self._closing = True
+        self._idle.unpark_all()
+
+    async def _rest(self) -> None:
+        """Wait for work; sync the log's witness when that is due, so that an idle log has a durable one."""
+        due = self.log.mark_due_at
+        if due is None:
+            await self._idle.park()
+            return
+        with trio.move_on_after(max(0.0, due - time.monotonic())) as scope:
+            await self._idle.park()
+        if scope.cancelled_caught:
+            await trio.to_thread.run_sync(self.log.sync_mark_if_due, time.monotonic())
+
+    def _take(self) -> list[_Pending]:
+        """Decide what waits, in order, into one batch; refusals are answered here and now."""
+        batch: list[_Pending] = []
+        later: list[_Pending] = []
+        touched: set[int] = set()
+        size = 0
+        now = self._now_ms()
+        while self._pending:
+            pending = self._pending.popleft()
+            if pending.session in touched:
+                later.append(pending)
+                continue
+            if pending.session is not None:
+                touched.add(pending.session)
+            pending.taken = True
+            if not self._decide(pending, now):
+                continue
+            batch.append(pending)
+            size += len(pending.encoded)
+            if size >= MAX_BATCH_BYTES:
+                break
+        self._pending.extendleft(reversed(later))
+        return batch
+
+    def _decide(self, pending: _Pending, now: int) -> bool:
+        """Decide and encode one command; False when it is answered already."""
+        try:
+            decision = pending.decide(self.state)
+            records = stamp(self.state, decision, epoch=self.log.epoch, now_ms=now)
+            if not records:
+                _answer(pending, outcome.Value(()))
+                return False
+            command = Command(op_id=None, digest=None, request_id=pending.request_id, records=records)
+            pending.encoded = encode_command(command)
+        except SuperfluidError as refusal:
+            self.statistics.refused += 1
+            _answer(pending, outcome.Error(refusal))
+            return False
+        except Exception as fault:  # noqa: BLE001 - one command's bug must not end the committer for all
+            _log.exception("decision failed", error=type(fault).__name__)
+            error = InternalError("the daemon failed to decide this request; its log has the details")
+            error.__cause__ = fault
+            _answer(pending, outcome.Error(error))
+            return False
+        pending.command = command
+        return True
+
+    async def _commit(self, batch: list[_Pending]) -> None:
+        if not batch:
+            return
+        try:
+            await trio.to_thread.run_sync(self.log.commit, [pending.encoded for pending in batch])
+        except SuperfluidError as refusal:
+            _log.error(
+                "log write failed", error=type(refusal).__name__, reason=str(refusal), commands=len(batch)
+            )
+            for pending in batch:
+                _answer(pending, outcome.Error(_copy(refusal)))
+            return
+        self.statistics.batches += 1
+        self.statistics.commands += len(batch)
+        for pending in batch:
+            self._publish(pending)
+
+    def _publish(self, pending: _Pending) -> None:
+        command = pending.command
+        assert command is not None
+        misfit = apply_command(self.state, command)
+        if misfit is not None:
+            # Decided against this very state, so only a bug of ours leads here. The record is on disk and its session
+            # is frozen, now as after a restart.
+            _log.error("a durable command does not apply", reason=misfit)
+            reason = InternalError(
+                f"the daemon wrote a record that it cannot apply ({misfit}); the session is frozen"
+            )
+            _answer(pending, outcome.Error(reason))
+            return
+        for session in {record.session for record in command.records}:
+            self.touch(session)
+        _answer(pending, outcome.Value(command.records))
+
+
+def _answer(pending: _Pending, answer: outcome.Value[tuple[Record, ...]] | outcome.Error) -> None:
+    trio.lowlevel.reschedule(pending.task, answer)
+
+
+def _copy(error: SuperfluidError) -> SuperfluidError:
+    """An exception object may be raised in one task only: tracebacks grow on it."""
+    if isinstance(error, LogUnknown):
+        return LogUnknown(str(error))
+    copy = type(error).__new__(type(error))
+    copy.args = error.args
+    return copy
