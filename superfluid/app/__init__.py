@@ -1,0 +1,1 @@
+"""The daemon put together: configuration, start, signals, the orderly end."""

@@ -1,0 +1,266 @@
+"""The daemon from start to end.
+
+    socket and directory locked -> log replayed -> serving -> (signal) -> draining -> workers, log, socket gone
+                                      \\-> model loads beside it; what needs it waits
+
+The socket is bound, and with it the conflicts are found, before the log is read; connections wait in the kernel's
+backlog until then.
+"""
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from superfluid.api.generate import Generations
+from superfluid.api.service import Service
+from superfluid.app.config import KEPT_SEQUENCES, ServeConfig
+from superfluid.app.identity import check_vocabulary
+from superfluid.app.text import load_text
+from superfluid.core.errors import CorruptError, StartError
+from superfluid.core.replay import apply_command
+from superfluid.core.state import State
+from superfluid.front.listener import Listener
+from superfluid.front.native import NativeServer
+from superfluid.observe.metrics import DaemonCollector, renderer
+from superfluid.sched.engine import Engine
+from superfluid.sched.model import Model
+from superfluid.store.store import Store
+from superfluid.wal.log import Log, Opened
+from superfluid.worker.messages import Load
+
+FLUSH_SECONDS: Final = 3.0
+"""Once running generations are cancelled: time for their records and for the last replies to reach their clients."""
+
+CLOSE_SECONDS: Final = 5.0
+"""Time for the worker to end by itself before it is killed."""
+
+PROGRESS_SECONDS: Final = 1.0
+"""A start that takes longer says how far it is, this often."""
+
+_log = structlog.get_logger(target=__name__)
+
+
+class _Interrupted(Exception):
+    """The daemon was asked to end while it read its log."""
+
+
+class Daemon:
+    """One daemon, from start to end.
+
+    Args:
+        path: The model file.
+        on_ready: Called once, when the first worker has its model and everything is served.
+    """
+
+    def __init__(self, config: ServeConfig, path: Path, *, on_ready: Callable[["Daemon"], None]) -> None:
+        self.config = config
+        self.path = path
+        self.socket = config.socket
+        self._on_ready = on_ready
+        self._stop = trio.Event()
+        self._stop_now = trio.Event()
+        self._failure: StartError | CorruptError | None = None
+
+    async def run(self) -> None:
+        """Serve until SIGINT or SIGTERM; a second one ends the draining.
+
+        Raises:
+            StartError: The daemon cannot start as configured.
+            CorruptError: The log is damaged.
+        """
+        with (
+            trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals,
+            closing(Listener.bind(self.config.socket)) as listener,
+        ):
+            self.socket = listener.path
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._heed, signals)
+                await self._replay_and_serve(listener)
+                nursery.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _heed(self, signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            if self._stop.is_set():
+                self._stop_now.set()
+            else:
+                _log.info(
+                    "ending", signal=signal.Signals(number).name, drain_seconds=self.config.drain_timeout
+                )
+                self._stop.set()
+
+    async def _replay_and_serve(self, listener: Listener) -> None:
+        try:
+            opened, state = await trio.to_thread.run_sync(self._open_log)
+        except _Interrupted:
+            return
+        except (StartError, CorruptError) as failure:
+            self._failure = failure
+            return
+        try:
+            await self._serve(listener, Store(opened.log, state, now_ms=_now_ms))
+        finally:
+            with trio.CancelScope(shield=True):
+                clean = await trio.to_thread.run_sync(opened.log.close)
+            _log.info("log closed", clean=clean)
+
+    def _open_log(self) -> tuple[Opened, State]:
+        """Lock, replay and begin the log. Blocks, in a thread."""
+        began = time.monotonic()
+        told = began
+
+        def progress(done: int, total: int) -> None:
+            nonlocal told
+            if self._stop.is_set():
+                raise _Interrupted
+            if time.monotonic() - told > PROGRESS_SECONDS:
+                told = time.monotonic()
+                _log.info("reading the log", percent=round(100 * done / max(total, 1)))
+
+        opened = Log.open(
+            self.config.sessions, now_ms=_now_ms(), progress=progress, on_slow_fsync=_slow_fsync
+        )
+        try:
+            for warning in opened.warnings:
+                _log.warning(warning)
+            state = _replay(opened)
+            opened.log.begin()
+        except BaseException:
+            opened.log.close()
+            raise
+        if opened.log.read_only is not None:
+            _log.error("the log is read-only", reason=opened.log.read_only)
+        _log.info(
+            "log replayed",
+            sessions=len(state.sessions),
+            bytes=opened.log.end,
+            epoch=opened.log.epoch,
+            clean=opened.clean,
+            seconds=round(time.monotonic() - began, 3),
+        )
+        return opened, state
+
+    async def _serve(self, listener: Listener, store: Store) -> None:
+        model = Model(
+            self.config.model, self.path, load_text=lambda p: load_text(p, now=datetime.now().astimezone())
+        )
+        engine = Engine(self._load(), lanes=self.config.max_batch)
+        async with trio.open_nursery() as base:
+            base.start_soon(store.run)
+            async with trio.open_nursery() as work:
+                generations = Generations(store=store, model=model, engine=engine, nursery=work)
+                metrics = renderer(DaemonCollector(store, engine))
+                service = Service(store=store, model=model, generations=generations, metrics=metrics)
+                server = NativeServer(listener, service)
+                work.start_soon(server.run)
+                work.start_soon(self._load_text, model, store)
+                work.start_soon(self._run_engine, engine)
+                work.start_soon(self._announce, model, engine)
+                await self._stop.wait()
+                await self._drain(generations, server)
+                engine.close()
+                work.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
+            store.close()
+
+    async def _drain(self, generations: Generations, server: NativeServer) -> None:
+        """Let running replies finish, then cut the rest off; tell every client what became of its request."""
+        generations.refuse_new()
+        with trio.move_on_after(self.config.drain_timeout):
+            async with trio.open_nursery() as nursery:
+
+                async def wait_idle() -> None:
+                    await generations.wait_idle()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(wait_idle)
+                await self._stop_now.wait()
+                nursery.cancel_scope.cancel()
+        generations.cancel_all()
+        with trio.move_on_after(FLUSH_SECONDS):
+            await generations.wait_idle()
+            await server.wait_idle()
+        server.close()
+
+    async def _load_text(self, model: Model, store: Store) -> None:
+        try:
+            text = await model.load()
+            check_vocabulary(
+                self.config.sessions,
+                text.vocabulary_digest,
+                self.config.model,
+                has_sessions=bool(store.state.sessions),
+            )
+        except StartError as failure:
+            self._fail(failure)
+            return
+        _log.info("chat template", path=text.codec.describe() if text.codec else text.no_codec)
+
+    async def _run_engine(self, engine: Engine) -> None:
+        try:
+            await engine.run()
+        except StartError as failure:
+            if engine.status.n_ctx is None:
+                self._fail(failure)
+            else:
+                # It served before, so the sessions are still of use: what needs the model is refused with the reason.
+                _log.error("no worker can be started any more; restart the daemon", reason=str(failure))
+
+    def _fail(self, failure: StartError) -> None:
+        self._failure = self._failure or failure
+        self._stop.set()
+        self._stop_now.set()
+
+    async def _announce(self, model: Model, engine: Engine) -> None:
+        """Say how loading goes, and when everything is there."""
+        told = trio.current_time()
+        while engine.status.n_ctx is None and engine.status.phase != "failed":
+            await engine.status.changed.wait()
+            if trio.current_time() - told > PROGRESS_SECONDS:
+                told = trio.current_time()
+                _log.info("loading the model", percent=round(100 * engine.status.fraction))
+        try:
+            await model.text()
+        except StartError:
+            return
+        if engine.status.n_ctx is not None:
+            _log.info(
+                "ready", model=self.config.model, context=engine.status.n_ctx, worker=engine.status.worker_pid
+            )
+            self._on_ready(self)
+
+    def _load(self) -> Load:
+        config = self.config
+        return Load(
+            model_path=str(self.path),
+            n_ctx=config.max_context,
+            n_seq=config.max_batch + KEPT_SEQUENCES,
+            threads=config.threads or os.cpu_count() or 1,
+        )
+
+
+def _replay(opened: Opened) -> State:
+    state = State()
+    for command in opened.commands:
+        misfit = apply_command(state, command)
+        if misfit is not None:
+            _log.error(
+                "sessions are frozen", reason=misfit, sessions=sorted({r.session for r in command.records})
+            )
+    return state
+
+
+def _slow_fsync(seconds: float) -> None:
+    _log.warning("slow fsync", seconds=round(seconds, 3))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,152 @@
+"""`superfluid serve`: check early, run the daemon, say in a few lines how to use it."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from superfluid.app.config import DEFAULT_DRAIN_SECONDS, DEFAULT_LANES, ServeConfig
+from superfluid_protocol import address
+
+SESSIONS_NAME = "sessions"
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  superfluid serve smollm2                    the model that comes as a package
+  superfluid serve ./model.gguf               a GGUF file
+  superfluid serve smollm2 --max-batch 4 --max-context 4096
+Then, in another terminal:  superfluid chat
+"""
+)
+@click.argument("model", required=False)
+@click.option(
+    "--model", "named", metavar="MODEL", multiple=True, help="The model, as an option instead of an argument."
+)
+@click.option(
+    "--sessions",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the session log is kept  [default: $SUPERFLUID_HOME/sessions]",
+)
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The Unix socket to serve  [default: $SUPERFLUID_HOME/superfluid.sock]",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1, 64),
+    default=DEFAULT_LANES,
+    show_default=True,
+    help="Generations that decode together; more wait in a queue.",
+)
+@click.option(
+    "--max-context",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Tokens of one session on the model  [default: what the model was trained with, as memory allows]",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Threads of the worker  [default: the machine's cores]",
+)
+@click.option(
+    "--drain-timeout",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_DRAIN_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long running replies may finish after SIGINT or SIGTERM; a second signal ends the wait.",
+)
+@click.option(
+    "--runtime", type=click.Choice(["llamacpp"]), default="llamacpp", show_default=True, help="The engine."
+)
+@click.option(
+    "--tui/--no-tui", default=False, hidden=True, help="Accepted for scripts; there is no full-screen view."
+)
+@click.option(
+    "--log-filter",
+    default=None,
+    metavar="FILTER",
+    help="Which log lines are written: a level, or target=level pairs: info,superfluid.sched=debug",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Write debug lines too.")
+def serve(
+    *,
+    model: str | None,
+    named: tuple[str, ...],
+    sessions: Path | None,
+    socket: Path | None,
+    max_batch: int,
+    max_context: int,
+    threads: int,
+    drain_timeout: float,
+    runtime: str,
+    tui: bool,
+    log_filter: str | None,
+    verbose: bool,
+) -> None:
+    """Serve MODEL: the name smollm2, or the path of a GGUF file.
+
+    Sessions are kept in a log that holds everything they say, in the clear, readable by you alone. SIGINT (Ctrl-C)
+    and SIGTERM end the daemon in order; nothing that a client has seen is ever lost, whatever ends it.
+    """
+    models = [*([model] if model else []), *named]
+    if not models:
+        raise click.UsageError("name a model: superfluid serve smollm2, or the path of a GGUF file")
+    if len(models) > 1:
+        raise click.UsageError(
+            "one model can be served at a time; start another daemon with its own SUPERFLUID_HOME"
+        )
+    home = address.home(os.environ)
+    config = ServeConfig(
+        model=models[0],
+        sessions=sessions or home / SESSIONS_NAME,
+        socket=socket or address.default_socket(os.environ),
+        max_batch=max_batch,
+        max_context=max_context,
+        threads=threads,
+        drain_timeout=drain_timeout,
+    )
+    _run(config, log_filter or ("debug" if verbose else "info"))
+
+
+def _run(config: ServeConfig, log_filter: str) -> None:
+    import trio
+
+    from superfluid.app.serve import Daemon
+    from superfluid.observe import logs
+    from superfluid.worker.llama.model import check_file
+    from superfluid.worker.llama.models import find_model
+
+    logs.configure(log_filter)
+    path = find_model(config.model)
+    check_file(path)
+    trio.run(Daemon(config, path, on_ready=_greet).run, strict_exception_groups=True)
+
+
+def _greet(daemon: object) -> None:
+    """A few lines for the person who started it."""
+    from superfluid.app.serve import Daemon
+
+    assert isinstance(daemon, Daemon)
+    custom = daemon.socket != address.default_socket(os.environ)
+    option = f" --socket {daemon.socket}" if custom else ""
+    lines = (
+        f"superfluid serves {daemon.config.model} on {daemon.socket}",
+        "Try, in another terminal:",
+        f"  superfluid chat{option}",
+        f"  superfluid session list{option}",
+        "  python -c 'from superfluid_client import Client; c = Client.connect("
+        + (repr(str(daemon.socket)) if custom else "")
+        + '); s = c.create_session(); s.user("Hello!"); print(s.generate(64).text)\'',
+    )
+    click.echo("\n".join(lines))
+    sys.stdout.flush()
