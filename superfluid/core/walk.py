@@ -127,24 +127,25 @@ class Walker:
             return self._bad_frame("no intact frame begins here")
         if (reason := objection(header, at)) is not None:
             return Damage(offset=at.offset, reason=reason)
-        missing = header.size - available
+        size = header.size
+        missing = size - available
         if missing > 0:
             return self._bad_frame("the file ends inside a frame") if self._ended else NeedMore(missing)
-        return self._take(header)
+        return self._take(header, size)
 
-    def _take(self, header: Header) -> Frame | End | None:
+    def _take(self, header: Header, size: int) -> Frame | End | None:
         begin = self._used + HEADER_BYTES
-        padded = self._data[begin : self._used + header.size]
+        padded = self._data[begin : self._used + size]
         if not payload_is_intact(header, padded, self._key):
             return self._bad_frame("the frame's payload is not the one that was written")
-        end = header.offset + header.size
+        end = header.offset + size
         previous = self._at
         self._at = Position(offset=end, previous=header.checksum, epoch=header.epoch)
         if self._witness is not None and previous.offset < self._witness.end <= end:
             self._check_witness(previous.offset, end)
             if self._end is not None:
                 return self._end
-        self._used += header.size
+        self._used += size
         payload = padded if len(padded) == header.stored else padded[: header.stored]
         return Frame(header, KINDS[header.kind], payload)
 

@@ -33,7 +33,10 @@ from superfluid.wal.lock import FILE_MODE, DirectoryLock, lock_log, prepare_dire
 from superfluid.wal.markfile import MARK_NAME, MarkFile
 from superfluid.wal.reader import LOG_NAME, Progress, read_commands, read_frames, read_head
 from superfluid.wal.recover import Repair, Survey, survey
-from superfluid.wal.sync import Syncer, create_file
+from superfluid.wal.sync import Syncer, create_file, remove_leftovers
+
+_PREFIX: Final = "wal."
+"""What all files of the log are called by: the log, its mark, its copied tails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,7 @@ class Log:
         self._begun = True
         appender = self._appender
         try:
+            remove_leftovers(appender.files, self.path.parent, _PREFIX)
             Repair(appender.files, appender.syncer, appender.fd, self.path).run(self._found, self._now_ms)
             appender.own_the_mark(known=self._found.witness is not None)
             appender.append(Kind.START, cbor2.dumps({"ts_unix_ms": self._now_ms}), spare=0)

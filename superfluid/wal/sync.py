@@ -61,6 +61,13 @@ class Syncer:
             self._files.close(fd)
 
 
+def remove_leftovers(files: Files, directory: Path, prefix: str) -> None:
+    """Remove what a crash left half made. Under the lock, so nobody is making it now."""
+    for name in files.names(directory):
+        if name.startswith(prefix) and name.endswith(TEMPORARY_SUFFIX):
+            files.unlink(directory / name)
+
+
 def create_file(files: Files, syncer: Syncer, path: Path, content: bytes, *, lock: bool = False) -> int:
     """Create or replace a file so that it is there whole or not at all; return its descriptor, open for both.
 
