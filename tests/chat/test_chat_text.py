@@ -1,0 +1,50 @@
+import pytest
+
+from superfluid.chat.roles import Role, check_role
+from superfluid.chat.text import check_text, title_preview
+from superfluid.core.errors import BadRequest
+
+
+@pytest.mark.parametrize("text", ["", "plain", "e\N{COMBINING ACUTE ACCENT}\U0001f600", "\0", "�"])
+def test_well_formed_text_passes_unchanged(text):
+    assert check_text(text) is text
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "ab\udc00", "\udc00\ud83d"])
+def test_a_lone_surrogate_is_refused_without_quoting_the_text(text):
+    with pytest.raises(BadRequest, match="half of a surrogate pair at character") as caught:
+        check_text(f"secret {text}")
+
+    assert "secret" not in str(caught.value)
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "expected"),
+    [
+        ("short", 5, "short"),
+        ("longer", 5, "long…"),
+        ("two\n\twords ", 20, "two words"),
+        ("\U0001f600\U0001f601\U0001f602", 2, "\U0001f600…"),
+        ("ab cd", 4, "ab…"),
+        ("", 1, ""),
+        ("xy", 1, "…"),
+    ],
+)
+def test_a_preview_is_one_line_cut_at_a_code_point(text, limit, expected):
+    assert title_preview(text, limit) == expected
+
+
+def test_roles_have_the_numbers_of_the_wire_and_the_names_of_templates():
+    assert [(check_role(number), check_role(number).template_name) for number in range(4)] == [
+        (Role.SYSTEM, "system"),
+        (Role.USER, "user"),
+        (Role.ASSISTANT, "assistant"),
+        (Role.TOOL, "tool"),
+    ]
+
+
+@pytest.mark.parametrize("number", [-1, 4, 2**32 - 1])
+def test_an_unknown_role_is_refused_with_the_known_ones(number):
+    with pytest.raises(BadRequest, match=rf"role {number} is unknown; the roles are 0 system, 1 user"):
+        check_role(number)
