@@ -5,7 +5,6 @@ equal whichever way they came in.
 """
 
 import functools
-import math
 import struct
 from typing import Final
 
@@ -17,7 +16,7 @@ _U64: Final = struct.Struct("<Q")
 F32_LIMIT: Final = 3.4028235677973366e38
 """The least magnitude that rounds to infinity as an f32: the greatest f32 and half a step."""
 
-_F32_SHORTEST_DIGITS: Final = 9
+_F32_DIGITS: Final = 9
 """Significant digits that tell any two f32 apart."""
 
 
@@ -72,10 +71,8 @@ def _narrow_nan(value: float) -> int:
 def shortest_f32(value: float) -> float:
     """The float whose ``repr`` is the shortest decimal that reads back as the f32 nearest to ``value``.
 
-    Raises ValueError for NaN and infinities, OverflowError beyond the greatest f32.
+    The value must be finite. Raises OverflowError beyond the greatest f32.
     """
-    if not math.isfinite(value):
-        raise ValueError("not finite")
     return _shortest(value) if value else value  # zeros compare equal, so a cache would lose the sign of one
 
 
@@ -83,8 +80,13 @@ def shortest_f32(value: float) -> float:
 def _shortest(value: float) -> float:
     packed = _F32.pack(value)
     exact: float = _F32.unpack(packed)[0]
-    for digits in range(1, _F32_SHORTEST_DIGITS):
-        candidate = float(f"{exact:.{digits}g}")
-        if abs(candidate) < F32_LIMIT and _F32.pack(candidate) == packed:
-            return candidate
-    return float(f"{exact:.{_F32_SHORTEST_DIGITS}g}")
+    for digits in range(_F32_DIGITS - 1):
+        mantissa, exponent = f"{exact:.{digits}e}".replace(".", "").split("e")
+        scale = int(exponent) - digits
+        # Above a power of two the f32 are half as dense as below it: when the nearest decimal lies just too far
+        # below, the next one away from zero may still be near enough.
+        away = int(mantissa) + (1 if exact > 0 else -1)
+        for candidate in (float(f"{mantissa}e{scale}"), float(f"{away}e{scale}")):
+            if abs(candidate) < F32_LIMIT and _F32.pack(candidate) == packed:
+                return candidate
+    return float(f"{exact:.{_F32_DIGITS}g}")

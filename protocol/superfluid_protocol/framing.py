@@ -14,7 +14,7 @@ _COMPACT_BYTES: Final = 64 * 1024
 """Consumed bytes that may stay in front of the buffer: moving the rest for less costs more than it frees."""
 
 
-class FrameTooLarge(ValueError):  # noqa: N818 - the name says what happened
+class FrameTooLarge(ValueError):
     """The peer declared a frame above the limit, so where the next one begins is unknown: the stream is over.
 
     Args:

@@ -78,7 +78,7 @@ def from_json(type_: object, obj: object) -> object:
         raise DecodeError(fault.reason, path=fault.path(node)) from None
 
 
-class _Fault(Exception):  # noqa: N818 - it never leaves this module
+class _Fault(Exception):
     """What is wrong and, gathered on its way out, where."""
 
     def __init__(self, reason: Reason, *steps: str) -> None:

@@ -30,17 +30,13 @@ from superfluid_protocol.varint import read_span, read_varint
 _PARAMETERS: Final = "data, at, depth"
 
 
+def _refuse_text(at: int) -> NoReturn:
+    # The context would show the text around the bad byte.
+    raise DecodeError(Reason.BAD_UTF8, at) from None
+
+
 def _refuse(reason: Reason, at: int) -> NoReturn:
     raise DecodeError(reason, at)
-
-
-def _text(data: bytes, start: int, end: int) -> NoReturn:
-    """Report where text that failed to decode is not UTF-8."""
-    try:
-        data[start:end].decode()
-    except UnicodeDecodeError as error:
-        raise DecodeError(Reason.BAD_UTF8, start + error.start) from None
-    raise AssertionError("called for text that does not decode")
 
 
 class Reader(Generator):
@@ -54,7 +50,7 @@ class Reader(Generator):
             "read_span": read_span,
             "read_varint": read_varint,
             "refuse": _refuse,
-            "refuse_text": _text,
+            "refuse_text": _refuse_text,
         }
         names.update((reason.name, reason) for reason in Reason)
         super().__init__(names)
@@ -125,8 +121,8 @@ class Reader(Generator):
                 self._sized(body)
                 with body.under("try"):
                     body(f"{target} = data[at:end].decode()")
-                with body.under("except UnicodeDecodeError"):
-                    body("refuse_text(data, at, end)")
+                with body.under("except UnicodeDecodeError as error"):
+                    body("refuse_text(at + error.start)")
                 body("at = end")
             case BytesType(size):
                 self._sized(body, size)

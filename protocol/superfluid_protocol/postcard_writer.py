@@ -142,6 +142,7 @@ class Writer(Generator):
                 with body.under(f"for {local} in {value}"):
                     self._write(body, item, local)
             case TupleType(items):
+                self._only(body, value, "tuple")
                 parts = [body.fresh() for _ in items]
                 body(f"[{', '.join(parts)}] = {value}")
                 for part, item in zip(parts, items, strict=True):

@@ -267,8 +267,6 @@ def _children(node: WireType) -> tuple[WireType, ...]:
 
 def wire_type(declared: object) -> WireType:
     """Read a declaration. Raises TypeError for one that says nothing about the wire."""
-    if isinstance(declared, WireType):
-        return declared
     origin, args = get_origin(declared), get_args(declared)
     if origin is Annotated:
         return _annotated(args)

@@ -3,6 +3,7 @@
 import functools
 
 from hypothesis import strategies as st
+
 from superfluid_protocol.schema import (
     BoolType,
     BytesType,

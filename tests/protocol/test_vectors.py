@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+
 from superfluid_protocol import DecodeError, Reason, decode, encode, from_json, from_plain, to_json, to_plain
 from vectors import load, type_named, type_of_line
 
