@@ -1,7 +1,9 @@
 """Writes tiny random models (about 430 KB) that the real llama.cpp loads in milliseconds.
 
-Two layers of a transformer with random weights and a byte-level vocabulary with ChatML markers. What such a model
-says is noise, but noise that depends on every token before it: any wrong cell in its cache changes the next ids.
+Two layers of a transformer with random weights and a byte-level vocabulary with ChatML markers. What such a
+model
+says is noise, but noise that depends on every token before it: any wrong cell in its cache changes the next
+ids.
 """
 
 import functools
@@ -36,7 +38,12 @@ _HEAD: Final = _WIDTH // _HEADS
 
 
 def write_tiny_gguf(
-    path: Path, *, architecture: str = "llama", seed: int = 0, chat_template: str | None = CHATML
+    path: Path,
+    *,
+    architecture: str = "llama",
+    seed: int = 0,
+    chat_template: str | None = CHATML,
+    endless: bool = False,
 ) -> Path:
     """Write a model to *path* and return it. The same arguments write the same bytes.
 
@@ -44,13 +51,14 @@ def write_tiny_gguf(
         architecture: one of ``ARCHITECTURES``.
         seed: of the weights.
         chat_template: None leaves it out.
+        endless: greedy never ends a generation, because the end tokens' logits are always 0.
     """
     writer = gguf.GGUFWriter(path, architecture)
     _write_shape(writer, windowed=architecture == "gemma3")
     _write_vocabulary(writer)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
-    _write_weights(writer, windowed=architecture == "gemma3", seed=seed)
+    _write_weights(writer, windowed=architecture == "gemma3", seed=seed, endless=endless)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -87,11 +95,14 @@ def _write_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_add_bos_token(False)
 
 
-def _write_weights(writer: gguf.GGUFWriter, *, windowed: bool, seed: int) -> None:
+def _write_weights(writer: gguf.GGUFWriter, *, windowed: bool, seed: int, endless: bool) -> None:
     random = np.random.default_rng(seed)
 
     def noise(name: str, *shape: int) -> None:
-        writer.add_tensor(name, (random.standard_normal(shape) * 0.2).astype(np.float32))
+        values = (random.standard_normal(shape) * 0.2).astype(np.float32)
+        if endless and name == "output.weight":
+            values[[END_OF_TEXT, IM_END]] = 0
+        writer.add_tensor(name, values)
 
     def ones(name: str, size: int) -> None:
         writer.add_tensor(name, np.ones(size, np.float32))

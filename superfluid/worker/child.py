@@ -123,6 +123,8 @@ class Child:
 
     async def kill_and_reap(self) -> None:
         """Kill it and wait until it is gone, whatever is cancelled meanwhile."""
+        if self.ended:
+            return
         self.kill()
         with trio.CancelScope(shield=True), trio.move_on_after(_REAP_SECONDS):
             await self.wait_ended()

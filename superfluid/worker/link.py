@@ -147,8 +147,10 @@ class WorkerLink:
         return self.lost
 
     async def aclose(self) -> None:
-        """End the worker: ask it, then SIGTERM, then SIGKILL. It is gone when this returns, cancelled or
-        not."""
+        """End the worker: ask it, then SIGTERM, then SIGKILL. It is gone when this returns.
+
+        A plan in flight ends early: who waits for it gets what was done, or ``WorkerLost``.
+        """
         child = self._child
         with trio.CancelScope(shield=True):
             if self.lost is None:
