@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superfluid_protocol import MAX_FRAME, FrameDecoder, FrameTooLarge, encode_frame
+from superfluid_protocol import (
+    MAX_FRAME,
+    DecodeError,
+    FrameDecoder,
+    FrameTooLarge,
+    Request,
+    decode,
+    encode,
+    encode_frame,
+    request,
+)
 
 PAYLOADS = (b"", b"a", b"hello" * 50, bytes(range(256)), b"")
 STREAM = b"".join(encode_frame(payload) for payload in PAYLOADS)
@@ -53,6 +63,18 @@ def test_split_at_each_byte(cut):
 
     assert first + take_all(decoder) == list(PAYLOADS)
     assert held <= cut
+
+
+def test_a_payload_that_does_not_decode_costs_no_other_frame():
+    good = encode(request.Cancel(session=1))
+    decoder = FrameDecoder()
+    decoder.feed(encode_frame(good) + encode_frame(b"\x23garbage") + encode_frame(good))
+
+    first, bad, last = take_all(decoder)
+
+    with pytest.raises(DecodeError):
+        decode(Request, bad)
+    assert decode(Request, first) == decode(Request, last) == (request.Cancel(session=1), 2)
 
 
 @settings(deadline=None)

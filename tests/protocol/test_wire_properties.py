@@ -42,6 +42,8 @@ TYPES = (
     Tier,
 )
 
+pytestmark = pytest.mark.slow
+
 each_type = pytest.mark.parametrize("type_", TYPES, ids=lambda type_: type_.__name__)
 
 
