@@ -46,6 +46,13 @@ CHATML: Final = (
 )
 """The curated template for models that know ChatML and whose own template cannot be used."""
 
+_EXCHANGE: Final[tuple[Pair, ...]] = (
+    (None, Role.USER),
+    (Role.USER, Role.ASSISTANT),
+    (Role.ASSISTANT, Role.USER),
+)
+"""What every conversation is made of, and no codec can do without."""
+
 _CHATML_TOKENS: Final = ("<|im_start|>", "<|im_end|>")
 
 _PLACEHOLDER: Final = "Zq"
@@ -232,7 +239,9 @@ class ChatCodec:
         if self._closing is not None:
             return self._closing
         texts, back = self._shielded(_turns(context))
-        tail = self._template.render(texts).rpartition(_PLACEHOLDER)[2]
+        _, found, tail = self._template.render(texts).rpartition(_PLACEHOLDER)
+        if not found:
+            raise BadConversation("the model's chat template does not show replies, so none can be closed")
         return self._unshielded(tail, back)
 
     def _without_written_end(self, segments: list[Segment], context: Context) -> list[Segment]:
@@ -317,8 +326,8 @@ def _fault(scaffolds: Scaffolds) -> str | None:
     opening = scaffolds.turns.get((None, Role.USER))
     if isinstance(opening, Refused) and isinstance(scaffolds.turns.get((None, Role.SYSTEM)), Refused):
         return opening.reason
-    for pair in sorted(scaffolds.rewrites, key=lambda pair: (Role.USER not in pair, describe_pair(pair))):
-        if Role.TOOL not in pair:  # tool results are bent into shape instead, see _with_borrowed
+    for pair in (*_EXCHANGE, (Role.SYSTEM, Role.USER)):
+        if pair in scaffolds.rewrites:  # rarer pairs are bent into shape instead, see _with_borrowed
             return f"it changes earlier turns when the conversation grows by {describe_pair(pair)}"
     if Role.USER in scaffolds.rewrites_to_open:
         return "it changes earlier turns when it opens the assistant's turn"
@@ -327,9 +336,8 @@ def _fault(scaffolds: Scaffolds) -> str | None:
 
 def _holds_as_first_sent(scaffolds: Scaffolds) -> bool:
     """Whether plain exchanges only ever grow, though other conversations are rewritten."""
-    exchange: tuple[Pair, ...] = ((None, Role.USER), (Role.USER, Role.ASSISTANT), (Role.ASSISTANT, Role.USER))
     return (
-        scaffolds.appends.issuperset(exchange)
+        scaffolds.appends.issuperset(_EXCHANGE)
         and Role.USER in scaffolds.openings
         and scaffolds.closing is not None
     )
@@ -338,8 +346,8 @@ def _holds_as_first_sent(scaffolds: Scaffolds) -> bool:
 def _with_borrowed(scaffolds: Scaffolds) -> Scaffolds:
     """Give a rewriting pair without a scaffold that of its role after an assistant's turn.
 
-    Templates that gather consecutive tool results in one turn (Qwen 2.5) would have to take back that
-    turn's end; in an append-only stream each result is a turn of its own.
+    Templates that gather consecutive tool results (Qwen 2.5) or user messages in one turn would have to
+    take back that turn's end; in an append-only stream each is a turn of its own.
     """
     turns = dict(scaffolds.turns)
     for pair in scaffolds.rewrites - turns.keys():

@@ -1,22 +1,14 @@
-"""The roles of messages: their numbers on the wire and the names that chat templates know them by."""
-
-from enum import IntEnum
+"""The roles of messages: their numbers on the wire, and the names that chat templates know them by."""
 
 from superfluid.core.errors import BadRequest
+from superfluid_protocol.numbers import Role
+
+__all__ = ["Role", "check_role", "template_name"]
 
 
-class Role(IntEnum):
-    """Who speaks. The numbers are the protocol's ("Numbers" in docs/protocol.md)."""
-
-    SYSTEM = 0
-    USER = 1
-    ASSISTANT = 2
-    TOOL = 3
-
-    @property
-    def template_name(self) -> str:
-        """The name in a template's ``message["role"]``."""
-        return self.name.lower()
+def template_name(role: Role) -> str:
+    """Return the name in a template's ``message["role"]``."""
+    return role.name.lower()
 
 
 def check_role(number: int) -> Role:
@@ -28,5 +20,5 @@ def check_role(number: int) -> Role:
     try:
         return Role(number)
     except ValueError:
-        known = ", ".join(f"{role.value} {role.template_name}" for role in Role)
+        known = ", ".join(f"{role.value} {template_name(role)}" for role in Role)
         raise BadRequest(f"role {number} is unknown; the roles are {known}") from None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from superfluid.chat.roles import Role
+from superfluid.chat.roles import Role, template_name
 from superfluid.chat.template import ChatTemplate, Turn
 from superfluid.core.errors import BadConversation
 
@@ -241,9 +241,10 @@ def _scaffold(pair: Pair, steps: list[_Step], *, shown: bool) -> Scaffold | Refu
         return Refused(reason=str(refusals[0])) if refusals else None
     if not shown:
         return Refused(reason=f"the model's chat template has no place for {describe_pair(pair)}")
-    content, text = texts[0]
-    prefix, found, suffix = text.partition(content)
-    if found and not refusals:
+    if refusals:
+        return None  # it hangs on the content
+    for content, text in [(content, text) for content, text in texts if content][:1]:
+        prefix, _, suffix = text.partition(content)
         for trim in Trim:
             candidate = Scaffold(prefix=prefix, trim=trim, suffix=suffix)
             if all(candidate.around(content) == text for content, text in texts):
@@ -259,4 +260,4 @@ def describe_pair(pair: Pair) -> str:
 
 
 def _message(role: Role) -> str:
-    return f"{'an' if role is Role.ASSISTANT else 'a'} {role.template_name} message"
+    return f"{'an' if role is Role.ASSISTANT else 'a'} {template_name(role)} message"

@@ -19,7 +19,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from superfluid.chat.roles import Role
+from superfluid.chat.roles import Role, template_name
 from superfluid.core.errors import BadConversation, NoChatTemplate
 
 Turn = tuple[Role, str]
@@ -61,7 +61,7 @@ class ChatTemplate:
         Raises:
             BadConversation: the template refuses the order or role of the messages, or fails on them.
         """
-        messages = [{"role": role.template_name, "content": text} for role, text in turns]
+        messages = [{"role": template_name(role), "content": text} for role, text in turns]
         try:
             text = self._template.render(
                 messages=messages, add_generation_prompt=open_reply, **self._variables

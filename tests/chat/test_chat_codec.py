@@ -136,6 +136,21 @@ def test_consecutive_tool_results_become_turns_of_their_own():
     assert readable(stream.vocabulary, stream.message(T, "2")) == result
 
 
+def test_consecutive_user_messages_that_a_template_gathers_become_turns_of_their_own():
+    gathers = CHATML.replace(
+        "{{'<|im_start|>'",
+        "{% if loop.index0 and messages[loop.index0 - 1].role == message.role %}{{ message.content }}"
+        "{% else %}{{'<|im_start|>'",
+    ).replace(
+        " + '<|im_end|>' + '\n'}}",
+        "}}{% endif %}{% if loop.last or messages[loop.index].role != message.role %}{{ '<|im_end|>\n' }}{% endif %}",
+    )
+    stream = send(Stream(chatml(gathers)), [(U, "hi"), (U, "yo")])
+
+    assert stream.codec.describe().startswith("the model's chat template; ")
+    assert stream.ids == full_render(stream.vocabulary, CHATML, stream.turns)
+
+
 # -- what is refused --------------------------------------------------------------------------------
 
 
@@ -374,6 +389,15 @@ def test_a_reply_without_a_token_may_be_missing_from_the_history():
     assert readable(stream.vocabulary, stream.message(U, "yo")) == [
         "<|im_end|>", "2\n", "<|im_start|>", "user 3\nyo", "<|im_end|>", "3\n",
     ]  # fmt: skip
+
+
+def test_a_reply_that_the_template_does_not_show_cannot_be_closed():
+    stream = after_reply(
+        chatml(CHATML.replace("message['content']", "message['content'] | upper")), "ok", None
+    )
+
+    with pytest.raises(BadConversation, match="does not show replies"):
+        stream.message(U, "yo")
 
 
 # -- opening a reply --------------------------------------------------------------------------------

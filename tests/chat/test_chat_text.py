@@ -1,6 +1,6 @@
 import pytest
 
-from superfluid.chat.roles import Role, check_role
+from superfluid.chat.roles import Role, check_role, template_name
 from superfluid.chat.text import check_text, title_preview
 from superfluid.core.errors import BadRequest
 
@@ -36,7 +36,7 @@ def test_a_preview_is_one_line_cut_at_a_code_point(text, limit, expected):
 
 
 def test_roles_have_the_numbers_of_the_wire_and_the_names_of_templates():
-    assert [(check_role(number), check_role(number).template_name) for number in range(4)] == [
+    assert [(check_role(number), template_name(check_role(number))) for number in range(4)] == [
         (Role.SYSTEM, "system"),
         (Role.USER, "user"),
         (Role.ASSISTANT, "assistant"),

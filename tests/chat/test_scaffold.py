@@ -2,6 +2,7 @@ import pytest
 from chat_models import CHATML, DEFAULT_SYSTEM, LAST_TURN_THINKS, NUMBERED, PHI
 from chat_stream import NOW, A, S, T, U
 
+from superfluid.chat.roles import template_name
 from superfluid.chat.scaffold import Refused, Scaffold, Trim, describe_pair, survey
 from superfluid.chat.template import ChatTemplate
 
@@ -18,7 +19,9 @@ def test_a_regular_template_has_a_scaffold_for_every_pair_of_roles():
     found = surveyed(CHATML)
 
     expected = {
-        role: Scaffold(prefix=f"<|im_start|>{role.template_name}\n", trim=Trim.NEITHER, suffix="<|im_end|>\n")
+        role: Scaffold(
+            prefix=f"<|im_start|>{template_name(role)}\n", trim=Trim.NEITHER, suffix="<|im_end|>\n"
+        )
         for role in (S, U, A, T)
     }
     assert found.turns == {
@@ -141,3 +144,10 @@ def test_a_closing_that_depends_on_more_than_the_turn_is_unknown():
 def test_pairs_are_described_in_words():
     assert describe_pair((None, U)) == "a user message at the beginning"
     assert describe_pair((A, A)) == "an assistant message after an assistant message"
+
+
+def test_a_pair_seen_with_empty_content_only_has_no_scaffold():
+    found = surveyed("{{ '!' if messages[-1].content and messages|length > 1 }}" + loop("<{{ m.content }}>"))
+
+    assert (S, T) in found.rewrites & found.appends
+    assert (S, T) not in found.turns
