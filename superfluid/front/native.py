@@ -10,6 +10,7 @@ beyond the limit gets an `Err` and ends it.
 import errno
 import socket
 from contextlib import closing, suppress
+from functools import partial
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ import trio
 from superfluid.api.generate import Generations
 from superfluid.api.service import Service
 from superfluid.core.errors import SuperfluidError
-from superfluid.core.limits import MAX_CONNECTIONS
+from superfluid.core.limits import KIB, MAX_CONNECTIONS
 from superfluid.front.listener import Listener, peer_allowed
 from superfluid.front.wire import Budget, PeerGone, Wire
 from superfluid.sched.generation import Generation
@@ -27,6 +28,12 @@ from superfluid_protocol.framing import MAX_FRAME, FrameTooLarge
 
 ACCEPT_RETRY_SECONDS: Final = 0.1
 """Pause of accepting when the process is out of descriptors; connections wait in the kernel's backlog."""
+
+INLINE_FRAME_BYTES: Final = 256 * KIB
+"""Larger requests are decoded in a thread: 64 MiB of token ids take seconds, in which nobody else would be served."""
+
+_LARGE: Final = trio.CapacityLimiter(1)
+"""One large request is decoded at a time: its objects may take ten times its bytes."""
 
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -150,7 +157,10 @@ async def serve_connection(wire: Wire, service: Service, in_flight: InFlight) ->
 
 async def _answer(wire: Wire, service: Service, payload: bytes) -> None:
     try:
-        req, consumed = decode(Request, payload)
+        if len(payload) <= INLINE_FRAME_BYTES:
+            req, consumed = decode(Request, payload)
+        else:
+            req, consumed = await trio.to_thread.run_sync(partial(decode, Request, payload), limiter=_LARGE)
     except DecodeError as refusal:
         await wire.send([_error(f"the request does not decode: {refusal}")])
         await trio.lowlevel.checkpoint()
