@@ -5,6 +5,7 @@ A handler reads the state, or decides a command and submits it to the store. Ref
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import trio
@@ -189,6 +190,8 @@ async def _message_span(text: Text, context: Context, role: int, content: str) -
     codec = text.chat()
     if len(content) <= INLINE_TEXT_BYTES:
         return codec.message(context, role, content)
+    turns = context.history()  # read here: the state changes while the thread works
+    context = replace(context, history=lambda: turns)
     return await trio.to_thread.run_sync(codec.message, context, role, content)
 
 
