@@ -42,8 +42,8 @@ def judge(watch: Watch, sample: Sample) -> tuple[Watch, str | None]:
     Returns:
         the watch to use with the next sample, and the reason why the process counts as hung (None: it lives).
     """
-    if sample.state in {"Z", "X"}:
-        return watch, "has ended"
+    # A process that has ended (Z, X) is not hung, only silent: its last answer may still lie in the link, and
+    # the link's end comes after it.
     stopped = watch.stopped + 1 if sample.state == "T" else 0
     # R may be starved of CPU by its neighbours, and D waits for a disk: neither is a hang by itself.
     advanced = sample.cpu_ticks != watch.cpu_ticks or sample.state in {"R", "D"}

@@ -94,8 +94,11 @@ class Child:
         return lines[-1][:500] if lines else ""
 
     def stat(self) -> str:
-        """The text of its ``/proc/<pid>/stat``. Raises ``OSError`` when it is gone."""
-        return Path(f"/proc/{self.pid}/stat").read_text()
+        """The text of its ``/proc/<pid>/stat``, or one like it of a dead process when it is gone."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return f"{self.pid} () X" + " 0" * 49
 
     async def wait_ended(self) -> None:
         """Wait until it has ended. Several tasks may wait at once."""

@@ -265,10 +265,7 @@ class WorkerLink:
     # -- loss ---------------------------------------------------------------------------------------
 
     async def _look(self, watch: Watch, now: float) -> Watch:
-        try:
-            sample = parse_stat(self._child.stat(), at=now)
-        except OSError:
-            raise await self._lose_ended() from None
+        sample = parse_stat(self._child.stat(), at=now)
         watch, reason = judge(watch, sample)
         if reason is not None:
             raise await self._lose(f"the worker {reason}")

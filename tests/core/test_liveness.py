@@ -52,8 +52,8 @@ def test_any_progress_starts_the_silence_anew():
 
 
 @pytest.mark.parametrize("state", ["Z", "X"])
-def test_dead_is_dead(state):
-    assert verdicts([(state, 1)]) == ["has ended"]
+def test_an_ended_process_is_not_hung_because_its_last_answer_may_still_be_on_its_way(state):
+    assert verdicts([("R", 1), (state, 1), (state, 1)]) == [None] * 3
 
 
 def test_parse_stat_counts_from_the_last_parenthesis():

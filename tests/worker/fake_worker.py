@@ -77,6 +77,9 @@ def answer(mode: str, message: ToWorker, sock: socket.socket) -> None:
             sys.stderr.write("first line\nthe reason of it\n")
             sys.stderr.flush()
             os._exit(7)
+        case "last-words":
+            sock.sendall(messages.encode(Result(plan_id=1, jobs=(), positions=())))
+            os._exit(0)
         case "deaf":  # to everything but SIGKILL
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         case "chatty":

@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from superfluid.core.errors import WorkerLost, WorkerStartFailed
-from superfluid.core.plan import Plan
+from superfluid.core.liveness import Watch
+from superfluid.core.plan import Plan, Result
 from superfluid.worker.link import WorkerLink
 from tests.worker.builders import load
 
@@ -134,3 +135,17 @@ async def test_a_cancelled_start_leaves_no_process(monkeypatch):
 
     assert scope.cancelled_caught
     assert started[0]._child.exit_code == -signal.SIGKILL
+
+
+async def test_a_result_that_a_worker_left_before_it_ended_is_not_lost():
+    """On a busy machine it may be looked at after its end and before its last bytes are read."""
+    link = await start("last-words")
+    try:
+        link._send(Plan(id=1))
+        await link._child.wait_ended()
+
+        await link._look(Watch(), trio.current_time())
+        assert await link._receive() == Result(plan_id=1, jobs=(), positions=())
+        assert await link.wait_lost() == "the worker ended with exit code 0"
+    finally:
+        await link.aclose()
