@@ -27,10 +27,11 @@ from superfluid.worker.messages import Load
 RESPAWN_FIRST_SECONDS: Final = 0.1
 RESPAWN_MOST_SECONDS: Final = 10.0
 """Back-off between respawns: the first is at once for a client, and a worker that dies at every start does not keep
-two cores busy with loading."""
+two cores busy with loading. One that carried out a plan starts the back-off anew: what killed it was no fault of
+the start, and a job that kills its worker costs one respawn each time somebody asks for it."""
 
 HEALTHY_SECONDS: Final = 30.0
-"""A worker that lived this long starts the back-off anew."""
+"""A worker that lived this long, without anything to do, starts the back-off anew too."""
 
 Sink = Callable[[Update], None]
 
@@ -139,7 +140,7 @@ class Engine:
         delay = RESPAWN_FIRST_SECONDS
         while not self._closed.is_set():
             self._change("loading")
-            started = trio.current_time()
+            started, ticks = trio.current_time(), self.statistics.ticks
             try:
                 link = await WorkerLink.start(self._load, on_progress=self._progress)
                 try:
@@ -153,7 +154,7 @@ class Engine:
                 raise
             if self._closed.is_set():
                 break
-            if trio.current_time() - started > HEALTHY_SECONDS:
+            if self.statistics.ticks > ticks or trio.current_time() - started > HEALTHY_SECONDS:
                 delay = RESPAWN_FIRST_SECONDS
             with trio.move_on_after(delay):
                 await self._closed.wait()
