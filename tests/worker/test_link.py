@@ -269,15 +269,17 @@ async def test_a_worker_ends_when_the_link_does(endless_model):
 
 
 DAEMON = """
-import sys, trio
+import sys, trio, trio.testing
 from superfluid.worker.link import WorkerLink
 from tests.worker.builders import load
 from tests.worker.test_link import LONG
 
 async def main():
     link = await WorkerLink.start(load(sys.argv[1], n_ctx=4096))
-    print(link.pid, flush=True)
-    await link.run(LONG)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run, LONG)
+        await trio.testing.wait_all_tasks_blocked()
+        print(link.pid, flush=True)
 
 trio.run(main)
 """
