@@ -117,17 +117,24 @@ def _open_directory(files: Files, path: Path) -> int | None:
         return None
 
 
+def _restrict(files: Files, fd: int, mode: int) -> bool:
+    """Take others' permissions away; False when the file is not ours to do so."""
+    try:
+        files.fchmod(fd, mode)
+    except PermissionError:
+        return False
+    return True
+
+
 def _close_to_others(files: Files, directory: Path) -> list[str]:
     fd = files.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         warnings = []
-        if files.fstat(fd).permissions & 0o077:
-            if files.names(directory):
-                warnings.append(
-                    f"{directory} is open to other users; its files are not, but chmod 700 hides their names"
-                )
-            else:
-                files.fchmod(fd, DIRECTORY_MODE)
+        open_to_others = files.fstat(fd).permissions & 0o077
+        if open_to_others and (files.names(directory) or not _restrict(files, fd, DIRECTORY_MODE)):
+            warnings.append(
+                f"{directory} is open to other users; its files are not, but chmod 700 hides their names"
+            )
         kind = files.file_system(fd)
         if kind is not None and (kind in _REMOTE or (kind.startswith("fuse") and kind != "fusectl")):
             warnings.append(

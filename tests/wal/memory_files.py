@@ -2,7 +2,8 @@
 
 It keeps two truths, as a kernel does: what programs see (the page cache) and what the disk holds. ``fsync`` carries
 dirty blocks of 4 KiB over; a failed one takes them for clean and carries nothing, so that only writing them again
-helps. ``power_loss`` lets chance decide, sector by sector, what of the dirty blocks had reached the disk.
+helps. ``power_loss`` lets chance decide, sector by sector, what of the dirty blocks had reached the disk. ``crash_in``
+ends the process at a system call, those counted that change something.
 """
 
 import errno
@@ -15,6 +16,10 @@ from superfluid.wal.files import FileStat
 
 BLOCK = 4096
 SECTOR = 512
+
+
+class Crash(BaseException):
+    """The process ends here. No handler for errors may run into this by accident."""
 
 
 @dataclass
@@ -77,6 +82,7 @@ class MemoryFiles:
         self.faults: list[Fault] = []
         self.calls: list[tuple[str, str]] = []
         self.descriptors: dict[int, Open] = {}
+        self.crash_in: int | None = None
         self._next_fd = 3
 
     # -- what happens to the disk -------------------------------------------------------------------
@@ -85,6 +91,7 @@ class MemoryFiles:
         """The process dies: descriptors and their locks are gone, the page cache stays."""
         self.descriptors.clear()
         self.faults.clear()
+        self.crash_in = None
 
     def power_loss(self, chance: Callable[[], bool]) -> None:
         """The machine dies: what was not synced is there or not, by sectors, names and sizes too."""
@@ -116,6 +123,10 @@ class MemoryFiles:
     # -- the system calls ---------------------------------------------------------------------------
 
     def _enter(self, op: str, path: Path) -> Fault | None:
+        if self.crash_in is not None and op not in {"open", "pread"}:
+            if self.crash_in == 0:
+                raise Crash
+            self.crash_in -= 1
         self.calls.append((op, path.name))
         for fault in self.faults:
             if fault.op == op and path.name.startswith(fault.name):
