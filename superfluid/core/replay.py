@@ -44,6 +44,8 @@ def _misfit(state: State, records: tuple[Record, ...]) -> str | None:
         body = record.body
         if name in state.frozen:
             return state.frozen[name]
+        if isinstance(body, _NOT_YET):
+            return f"session {name} holds a {type(body).__name__} event, which this version does not know"
         known = lengths[name] if name in lengths else _length(state, name)
         if isinstance(body, event.Created | event.Forked):
             if known is not None:
@@ -61,8 +63,6 @@ def _misfit(state: State, records: tuple[Record, ...]) -> str | None:
             return f"session {name} has event {record.event_id} before its beginning"
         elif record.event_id != known:
             return f"session {name} continues with event {record.event_id} instead of {known}"
-        elif isinstance(body, _NOT_YET):
-            return f"session {name} holds a {type(body).__name__} event, which this version does not know"
         else:
             lengths[name] = known + 1
     return None

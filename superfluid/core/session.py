@@ -4,7 +4,8 @@ Every function looks at the state, refuses with a `ClientError` or returns a `De
 session, in order. It changes nothing; `stamp` turns a decision into the records to write, and `core.replay` applies
 them once they are durable. `now`, ids and epochs are arguments.
 
-Which request is legal when a generation is in flight: those that only read, and forks of what is committed.
+Which request is legal when a generation is in flight: those that only read, forks of what is committed, and titles
+and archive marks, which put nothing on the model's input.
 """
 
 import math
@@ -131,19 +132,16 @@ def open_turn(
             that a reader of the log can tell which replies came from the same model.
     """
     session = writable(state, busy, session_id)
-    marks: tuple[EventBody, ...] = ()
+    if position.phase is Phase.EMPTY:
+        raise BadRequest(f"session {session_id} has no input yet; append a message first")
+    if position.phase is Phase.ENDED:
+        raise BadRequest(f"session {session_id} ended its reply; append a message first")
+    bodies: list[EventBody] = []
     if session.fingerprint != fingerprint:
-        marks = (event.GenerationFingerprint(digest=fingerprint),)
-    match position.phase:
-        case Phase.EMPTY:
-            raise BadRequest(f"session {session_id} has no input yet; append a message first")
-        case Phase.ENDED:
-            raise BadRequest(f"session {session_id} ended its reply; append a message first")
-        case Phase.MESSAGE:
-            prompt = event.GenerationPrompt(span=prompt_span)
-            return Decision(session=session_id, bodies=(*marks, prompt))
-        case Phase.OPEN | Phase.RAW:
-            return Decision(session=session_id, bodies=marks)
+        bodies.append(event.GenerationFingerprint(digest=fingerprint))
+    if position.phase is Phase.MESSAGE:
+        bodies.append(event.GenerationPrompt(span=prompt_span))
+    return Decision(session=session_id, bodies=tuple(bodies))
 
 
 def generated(session_id: int, span: tuple[int, ...], text: str, channel: int, finish: int) -> Decision:

@@ -4,13 +4,18 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from superfluid.core import tree
+from superfluid.core.errors import NotSupported
+from superfluid.core.limits import KIB, MAX_TITLE_BYTES
 from superfluid.core.record import Record
 from superfluid.core.state import Session, State
-from superfluid_protocol import EventMsg, Inspection, SessionSummary, Tier, encode
+from superfluid_protocol import EventMsg, Inspection, SessionSummary, Tier, encode, event
 from superfluid_protocol.framing import MAX_FRAME
 
-REPLY_BYTES: Final = MAX_FRAME - 4096
-"""Encoded events of one reply together; the rest of the frame is for the reply's other fields."""
+REPLY_BYTES: Final = MAX_FRAME - MAX_TITLE_BYTES - 4 * KIB
+"""Encoded events of one reply together; the rest of the frame is for the reply's other fields, a title among them."""
+
+_CHEAP: Final = 1024
+"""Texts of up to so many characters are taken at four bytes each instead of being measured."""
 
 
 def message_of(record: Record) -> EventMsg:
@@ -50,18 +55,35 @@ def nodes(state: State) -> tuple[tuple[int, int | None, int], ...]:
     return tuple((s.id, s.parent, s.fork_at) for _id, s in sorted(state.sessions.items()))
 
 
-def read(state: State, session_id: int, cursor: int) -> tuple[EventMsg, ...]:
+def read(state: State, session_id: int, cursor: int, *, room: int = REPLY_BYTES) -> tuple[EventMsg, ...]:
     """Events from *cursor* on, cut at an event boundary where the reply's frame is full; the client asks on from the
-    next id. A cursor at or beyond the end reads nothing."""
+    next id. A cursor at or beyond the end reads nothing.
+
+    Args:
+        room: Bytes for the events. One event at least is read, since every event fits a frame alone.
+    """
     session = tree.get(state, session_id)
-    return tuple(_within(tree.events(state, session, start=cursor), REPLY_BYTES))
+    return tuple(_within(tree.events(state, session, start=cursor), room, least=1))
 
 
-def inspection(state: State, session_id: int, *, wal_version: int, store_id: bytes, tier: Tier) -> Inspection:
-    """Everything about one session. Where it does not fit one frame its last events are left out; `Read` has them."""
+def inspection(
+    state: State, session_id: int, *, wal_version: int, store_id: bytes, tier: Tier, room: int = REPLY_BYTES
+) -> Inspection:
+    """Everything about one session. Where it does not fit one frame its last events are left out; `read` has them.
+
+    Args:
+        room: Bytes for the token stream and the events.
+
+    Raises:
+        NotSupported: The token stream alone does not fit.
+    """
     session = tree.get(state, session_id)
-    stream = tree.tokens(state, session)
-    room = REPLY_BYTES - 5 * len(stream)
+    left = room - 5 * session.tokens
+    if left < 0:
+        raise NotSupported(
+            f"inspecting session {session_id} is not supported: its {session.tokens} token ids do not fit one reply;"
+            " read its events"
+        )
     return Inspection(
         summary=summary(state, session),
         params=session.params,
@@ -73,31 +95,36 @@ def inspection(state: State, session_id: int, *, wal_version: int, store_id: byt
         behavior_fingerprint=session.fingerprint,
         open_tool_calls=(),
         tier=tier,
-        tokens=tuple(stream),
-        events=tuple(_within(tree.events(state, session), room)),
+        tokens=tuple(tree.tokens(state, session)),
+        events=tuple(_within(tree.events(state, session), left, least=0)),
         wal_version=wal_version,
         store_id=store_id,
     )
 
 
-def _within(events: Iterable[EventMsg], room: int) -> Iterator[EventMsg]:
-    """As many events as fit *room* bytes of their wire form; one at least, since every event fits a frame alone."""
+def _within(events: Iterable[EventMsg], room: int, *, least: int) -> Iterator[EventMsg]:
+    """As many events as fit *room* bytes of their wire form, but *least* at least."""
     used = 0
     for index, message in enumerate(events):
         used += _size_bound(message)
-        if index and used > room:
+        if index >= least and used > room:
             return
         yield message
 
 
 def _size_bound(message: EventMsg) -> int:
-    """Upper bound of an event's wire size, exact only where the cheap bound is large.
+    """Upper bound of an event's wire size.
 
-    Most events are small, and encoding each one twice would double the cost of a read.
+    A session is mostly made of these three, and encoding each one twice would double the cost of a read.
     """
-    body = message.body
-    text = getattr(body, "text", None)
-    span = getattr(body, "span", ())
-    if isinstance(text, str) or span:
-        return 128 + 4 * len(text or "") + 5 * len(span) + 4 * len(getattr(body, "content", ""))
-    return len(encode(message))
+    match message.body:
+        case event.Generated(text=text, span=span) | event.Message(text=text, span=span):
+            return 128 + _text_bound(text) + 5 * len(span)
+        case event.Appended(text=maybe, span=span):
+            return 128 + _text_bound(maybe or "") + 5 * len(span)
+        case _:
+            return len(encode(message))
+
+
+def _text_bound(text: str) -> int:
+    return len(text.encode()) if len(text) > _CHEAP else 4 * len(text)
