@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from superfluid.worker.main import PROCESS_NAME
 from superfluid_protocol import EventMsg, GenParams, Request, Response, decode, encode, request, response
@@ -71,7 +71,7 @@ class Client:
             raise
         self._decoder = FrameDecoder()
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:

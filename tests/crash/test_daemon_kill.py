@@ -7,7 +7,7 @@ import pytest
 
 from superfluid_protocol import request, response
 from tests.crash.ledger import Ledger, in_open_turn
-from tests.daemon import CONTEXT, GREEDY, Client, Daemon, HungUp, wait_gone
+from tests.daemon import GREEDY, Client, Daemon, HungUp, wait_gone
 
 KILLS = 200
 CLIENTS = 4
