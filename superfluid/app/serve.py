@@ -120,8 +120,7 @@ class Daemon:
 
         def progress(done: int, total: int) -> None:
             nonlocal told
-            if self._stop.is_set():
-                raise _Interrupted
+            self._check_interrupted()
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
                 _log.info("reading the log", percent=round(100 * done / max(total, 1)))
@@ -132,7 +131,7 @@ class Daemon:
         try:
             for warning in opened.warnings:
                 _log.warning(warning)
-            state = _replay(opened)
+            state = self._replay(opened)
             opened.log.begin()
         except BaseException:
             opened.log.close()
@@ -148,6 +147,23 @@ class Daemon:
             seconds=round(time.monotonic() - began, 3),
         )
         return opened, state
+
+    def _replay(self, opened: Opened) -> State:
+        state = State()
+        for command in opened.commands:
+            self._check_interrupted()
+            misfit = apply_command(state, command)
+            if misfit is not None:
+                _log.error(
+                    "sessions are frozen",
+                    reason=misfit,
+                    sessions=sorted({r.session for r in command.records}),
+                )
+        return state
+
+    def _check_interrupted(self) -> None:
+        if self._stop.is_set():
+            raise _Interrupted
 
     async def _serve(self, listener: Listener, store: Store) -> None:
         model = Model(
@@ -245,17 +261,6 @@ class Daemon:
             n_seq=config.max_batch + KEPT_SEQUENCES,
             threads=config.threads or os.cpu_count() or 1,
         )
-
-
-def _replay(opened: Opened) -> State:
-    state = State()
-    for command in opened.commands:
-        misfit = apply_command(state, command)
-        if misfit is not None:
-            _log.error(
-                "sessions are frozen", reason=misfit, sessions=sorted({r.session for r in command.records})
-            )
-    return state
 
 
 def _slow_fsync(seconds: float) -> None:
