@@ -324,10 +324,9 @@ class AsyncStream:
             if text := text_of(message):
                 return text
 
-    async def events(self) -> AsyncIterator[EventMsg]:
+    def events(self) -> AsyncIterator[EventMsg]:
         """As ``Stream.events``."""
-        while (message := await self.next_event()) is not None:
-            yield message
+        return _Events(self)
 
     async def next_event(self) -> EventMsg | None:
         """As ``Stream.next_event``."""
@@ -374,3 +373,19 @@ class AsyncStream:
             if not connection.exchange.in_step:
                 self._reader.left()
             self._client._give_back(connection)
+
+
+class _Events:
+    """The events of a stream. No async generator: one that is dropped half-way could not be finalised under trio."""
+
+    def __init__(self, stream: AsyncStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> EventMsg:
+        message = await self._stream.next_event()
+        if message is None:
+            raise StopAsyncIteration
+        return message
