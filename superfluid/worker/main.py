@@ -31,7 +31,8 @@ from superfluid.worker import messages
 from superfluid.worker.messages import Cancel, Failed, Interrupt, Load, Progress, Shutdown, ToWorker
 
 if TYPE_CHECKING:
-    from superfluid.worker.engine import Engine, Signals
+    from superfluid.worker.engine import Engine
+    from superfluid.worker.signals import Signals
 
 PROCESS_NAME: Final = "superfluid-worker-llamacpp"
 """In the command line of every worker, for people and scripts that look for them."""

@@ -263,6 +263,19 @@ def test_a_copy_is_exact_and_leaves_its_source_alone(any_engine, any_model):
     assert copied == [fresh(any_model, [*PROMPT_A, 9, 8, 7], limit=10)] * 2
 
 
+def test_a_short_state_goes_where_a_long_one_was_and_back(engine, tiny_model):
+    """Field case: a smaller state restored after a larger one aborted."""
+    reply(engine, 1, 0, PROMPT_A, limit=1)
+    reply(engine, 2, 1, PROMPT_B[:5], limit=1)
+
+    moves = (copy(0, 2, 60), copy(1, 2, 5), copy(0, 2, 60), copy(1, 2, 5))
+    engine.run(Plan(id=50, moves=moves))
+
+    assert reply(engine, 3, 2, [9, 8], start=5, limit=10) == fresh(
+        tiny_model, [*PROMPT_B[:5], 9, 8], limit=10
+    )
+
+
 def test_a_copy_of_a_running_lane_is_its_prefix_and_the_lane_goes_on(engine, tiny_model):
     expected = fresh(tiny_model, PROMPT_A, limit=12)
     started = engine.run(Plan(id=1, admit=(admit(1, 0, PROMPT_A),), prefill=((1, 99),), decode_rounds=3))
@@ -442,6 +455,13 @@ def test_a_context_that_cannot_fit_is_refused_with_its_size(tiny_model):
         Engine.open(load(tiny_model, n_ctx=1 << 30))
 
     assert refused.value.kind == "memory"
+
+
+def test_a_context_of_more_cells_than_the_engine_counts_is_refused(tiny_model, monkeypatch):
+    monkeypatch.setattr("superfluid.worker.llama.context.available_bytes", lambda: None)
+
+    with pytest.raises(ModelError, match="more than the engine can count"):
+        Engine.open(load(tiny_model, n_ctx=1 << 30))
 
 
 def test_progress_of_loading_rises_to_the_whole(tiny_model):

@@ -35,6 +35,9 @@ _KV_TYPES: Final = {"f16": 1, "bf16": 30, "f32": 0, "q8_0": 8}
 _KV_BYTES: Final = {"f16": 2.0, "bf16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
 """Bytes of one value; q8_0 stores 32 values and their 2-byte scale in 34."""
 
+_MAX_CELLS: Final = 1 << 31
+"""llama.cpp counts the cells of a context in 32 bits."""
+
 _abort_by_strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
 """The abort callback: libc's ``strlen`` on a two-byte flag.
 
@@ -103,6 +106,7 @@ class Context:
         self.handle: Any = handle
         self.model = model
         self._memory: Any = lib.llama_get_memory(handle)
+        self._check_mode()
         self.n_vocab = model.n_vocab
         self.n_ctx: int = lib.llama_n_ctx_seq(handle)
         self.n_seq: int = lib.llama_n_seq_max(handle)
@@ -113,6 +117,18 @@ class Context:
         )
         self._window: int = lib.llama_model_n_swa(model.handle)
         self._batch = _Batch(self.n_batch)
+
+    def _check_mode(self) -> None:
+        """Refuse a context that is not what this module is written for; elsewhere llama.cpp would abort."""
+        handle, path = self.handle, self.model.path
+        wrong = None
+        if not self._memory:
+            wrong = f"model file {path} cannot generate text: it has no memory of a sequence"
+        elif lib.llama_n_ctx_seq(handle) * lib.llama_n_seq_max(handle) != lib.llama_n_ctx(handle):
+            wrong = "this build of llama.cpp shares one KV buffer between sequences"
+        if wrong is not None:
+            self.close()
+            raise ModelError(wrong, kind="engine")
 
     def close(self) -> None:
         """Free it. Calling it again does nothing."""
@@ -277,13 +293,16 @@ def _check_memory(model: Model, load: Load, n_ctx: int) -> Memory:
     per_token = int(layers * heads * (key + value) * _KV_BYTES[load.kv_type])
     memory = Memory(bytes_per_token=per_token, total=per_token * n_ctx * load.n_seq)
     room = available_bytes()
+    wanted = f"{load.n_seq} sequences of {n_ctx} tokens of {model.path}"
+    advice = "lower the context or the number of lanes"
     if room is not None and memory.total > room:
         raise ModelError(
-            f"too little memory: {load.n_seq} sequences of {n_ctx} tokens of {model.path} need "
-            f"{memory.total // MIB} MiB of KV cache, {room // MIB} MiB are available; "
-            "lower the context or the number of lanes",
+            f"too little memory: {wanted} need {memory.total // MIB} MiB of KV cache, "
+            f"{room // MIB} MiB are available; {advice}",
             kind="memory",
         )
+    if n_ctx * load.n_seq >= _MAX_CELLS:
+        raise ModelError(f"{wanted} are more than the engine can count; {advice}", kind="memory")
     return memory
 
 
