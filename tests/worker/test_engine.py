@@ -97,15 +97,18 @@ def test_a_full_context_ends_the_job_and_no_other(engine):
         id=1,
         admit=(admit(1, 0, long), admit(2, 1, PROMPT_B)),
         prefill=((1, 1000), (2, 1000)),
-        decode_rounds=8,
+        decode_rounds=2,
     )
 
     result = engine.run(plan)
+    after = engine.run(Plan(id=2, decode_rounds=6))
 
-    # Cells 510 and 511 take two sampled tokens; the third has no cell to be computed in.
+    # Cells 510 and 511 take two sampled tokens; the third has no cell to be computed in, which is told with
+    # it.
     assert (len(ids(result, 1)), line(result, 1).state) == (3, JobState.CONTEXT_FULL)
-    assert (len(ids(result, 2)), line(result, 2).state) == (9, JobState.RUNNING)
-    assert result.positions == ((0, 512), (1, len(PROMPT_B) + 8))
+    assert (len(ids(result, 2)), line(result, 2).state) == (3, JobState.RUNNING)
+    assert result.positions == ((0, 512), (1, len(PROMPT_B) + 2))
+    assert (len(ids(after, 2)), after.positions) == (6, ((1, len(PROMPT_B) + 8),))
 
 
 def test_a_prompt_that_cannot_fit_is_refused_before_any_row(engine):
@@ -194,6 +197,20 @@ def test_lanes_do_not_disturb_each_other(engine):
     assert result.decode_rows == 2 * result.decode_steps
 
 
+def test_rows_of_a_batch_ascend_in_their_sequences(engine, monkeypatch):
+    """Any other order runs as one graph a row."""
+    seen = []
+    decode = engine._context.decode_rows
+    monkeypatch.setattr(
+        engine._context, "decode_rows", lambda seqs, *rest: seen.append(seqs) or decode(seqs, *rest)
+    )
+
+    admits = tuple(admit(job, seq, PROMPT_A) for job, seq in ((1, 2), (2, 0), (3, 1)))
+    engine.run(Plan(id=1, admit=admits, prefill=((1, 99), (2, 99), (3, 99)), decode_rounds=2))
+
+    assert seen == [[0, 1, 2]] * 2
+
+
 def test_a_batch_that_fails_costs_only_the_job_that_cannot_go_on(engine, monkeypatch):
     """Field case: cells run out for one sequence, and every lane of the batch failed with it."""
     expected = reply(engine, 1, 2, PROMPT_B, limit=6)
@@ -248,7 +265,7 @@ def test_a_kept_sequence_goes_on_as_a_fresh_context_would(any_engine, any_model)
 
 
 def test_a_copy_is_exact_and_leaves_its_source_alone(any_engine, any_model):
-    """A canary against the engine's deferred copies, which gave the other conversation's answer."""
+    """The chained copies and the reuse of their source come before any row is computed."""
     reply(any_engine, 1, 0, PROMPT_A, limit=2)
     reply(any_engine, 2, 1, PROMPT_B, limit=2)
     n = len(PROMPT_A)
@@ -261,6 +278,18 @@ def test_a_copy_is_exact_and_leaves_its_source_alone(any_engine, any_model):
 
     assert other == fresh(any_model, PROMPT_B, limit=10)
     assert copied == [fresh(any_model, [*PROMPT_A, 9, 8, 7], limit=10)] * 2
+
+
+def test_a_copy_is_complete_when_it_returns(engine):
+    """llama.cpp's own copy is carried out at the next decode: what is exported before that is zeros."""
+    reply(engine, 1, 0, PROMPT_A, limit=5)
+    context = engine._context
+
+    engine.run(Plan(id=50, moves=(copy(0, 1, context.length(0)),)))
+
+    original = context._export(0)
+    assert original.any()
+    assert context._export(1).tobytes() == original.tobytes()
 
 
 def test_a_short_state_goes_where_a_long_one_was_and_back(engine, tiny_model):
@@ -362,19 +391,24 @@ def test_a_whole_prompt_hit_computes_exactly_one_row(engine):
     assert (again.prefill_rows, ids(again, 2)) == (1, first)
 
 
-def test_a_window_that_is_gone_is_not_cut_into(tiny_window_model):
+@pytest.mark.parametrize(
+    ("start", "state"),
+    # The copy holds positions 168 to 199, and a row attends to the 31 before it.
+    [(100, JobState.COLD), (180, JobState.COLD), (198, JobState.COLD), (199, JobState.RUNNING)],
+)
+def test_a_window_that_is_gone_is_not_cut_into(tiny_window_model, start, state):
     """A copied window holds its last positions only: a cut before them must be cold, not wrong."""
     engine = Engine.open(load(tiny_window_model))
     try:
         reply(engine, 1, 0, [i % 250 for i in range(200)], limit=1)
         copied = engine.run(Plan(id=1, moves=(copy(0, 1, 200),)))
-        result = engine.run(Plan(id=2, admit=(admit(2, 1, PROMPT_B, start=100),), prefill=((2, 99),)))
+        result = engine.run(Plan(id=2, admit=(admit(2, 1, [9], start=start),), prefill=((2, 1),)))
     finally:
         engine.close()
 
     assert dict(copied.positions)[1] == 200
-    assert line(result, 2).state is JobState.COLD
-    assert result.positions == ((1, 0),)
+    assert line(result, 2).state is state
+    assert result.positions == ((1, 0 if state is JobState.COLD else start + 1),)
 
 
 def test_a_retired_job_leaves_its_sequence_to_the_scheduler(engine):
