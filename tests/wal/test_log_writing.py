@@ -1,6 +1,5 @@
 """Appending on real files: the order of things, and what each failure leaves behind."""
 
-import contextlib
 import errno
 import os
 import stat
@@ -14,6 +13,7 @@ from superfluid.core.errors import LogCorrupt, LogReadOnly, LogRefused, LogUnkno
 from superfluid.core.frame import HEAD_BYTES
 from superfluid.core.limits import LOG_RESERVE_BYTES
 from superfluid.wal import Log, OsFiles
+from tests.wal import mounts
 from tests.wal.builders import begun, encoded, held, numbers, open_log
 from tests.wal.hooked_files import HookedFiles, ShortWrites
 
@@ -468,79 +468,12 @@ def test_at_a_limit_of_the_file_size_the_append_is_refused_and_later_ones_are_no
     assert held(tmp_path / "s") == [0, 1, 2, 3]
 
 
-@contextlib.contextmanager
-def small_disk(path):
-    """A tmpfs of 3 MiB; skips where the test may not mount one."""
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(path)], check=False, capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip("mounting a tmpfs takes root")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
-
-
 @pytest.mark.slow
-def test_a_full_disk_refuses_and_takes_appends_again_when_there_is_room(tmp_path):
-    with small_disk(tmp_path / "disk") as disk:
-        log, _ = begun(disk / "s")
-        log.commit([encoded(0)])
-        ballast = disk / "ballast"
-        fill(ballast)
-        kept = 1
-        with contextlib.suppress(LogRefused):
-            while kept < 10_000:
-                log.commit([encoded(kept, size=3000)])
-                kept += 1
-        with pytest.raises(LogRefused, match="No space left"):
-            log.commit([encoded(kept, size=3000)])
-        assert kept > 100, "the reserve was there to be used"
-        assert log.read_only is None
-        # The closing frame and the next start have room of their own.
-        assert log.close()
-        log, found = begun(disk / "s")
-        assert found == list(range(kept))
-        assert log.read_only is None
-
-        ballast.unlink()
-        for number in (20_001, 20_002, 20_003):
-            log.commit([encoded(number)])
-        log.close()
-
-        assert held(disk / "s") == [*range(kept), 20_001, 20_002, 20_003]
-
-
-@pytest.mark.slow
-def test_a_full_disk_with_a_torn_tail_is_read_and_repaired_when_there_is_room(tmp_path):
-    with small_disk(tmp_path / "disk") as disk:
-        log, _ = begun(disk / "s")
-        log.commit([encoded(0)])
-        log.close()
-        path = disk / "s" / "wal.log"
-        path.write_bytes(path.read_bytes() + b"torn" * 100)
-        fill(disk / "ballast")
-
-        log, found = begun(disk / "s")
-        assert found == [0]
-        assert log.read_only is not None
-        log.close()
-        assert path.read_bytes().endswith(b"torn" * 100)
-
-        (disk / "ballast").unlink()
-        log, found = begun(disk / "s")
-        assert (found, log.read_only) == ([0], None)
-        log.commit([encoded(1)])
-        log.close()
-        assert held(disk / "s") == [0, 1]
-
-
-def fill(path):
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+@pytest.mark.parametrize(
+    "scenario", [mounts.appends_until_full_and_again, mounts.torn_tail_without_room_for_its_copy]
+)
+def test_a_full_disk(tmp_path, scenario):
+    mounts.run(scenario, tmp_path)
 
 
 # -- permissions and places -------------------------------------------------------------------------
