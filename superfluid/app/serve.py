@@ -8,6 +8,7 @@ backlog until then.
 """
 
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,7 @@ from superfluid.app.config import KEPT_SEQUENCES, ServeConfig
 from superfluid.app.identity import check_vocabulary
 from superfluid.app.text import load_text
 from superfluid.core.errors import CorruptError, StartError
+from superfluid.core.limits import MAX_CONNECTIONS, RESERVED_DESCRIPTORS
 from superfluid.core.replay import apply_command
 from superfluid.core.state import State
 from superfluid.front.listener import Listener
@@ -76,6 +78,7 @@ class Daemon:
             StartError: The daemon cannot start as configured.
             CorruptError: The log is damaged.
         """
+        _allow_descriptors()
         with (
             trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals,
             closing(Listener.bind(self.config.socket)) as listener,
@@ -261,6 +264,15 @@ class Daemon:
             n_seq=config.max_batch + KEPT_SEQUENCES,
             threads=config.threads or os.cpu_count() or 1,
         )
+
+
+def _allow_descriptors() -> None:
+    """Raise this process's own limit of descriptors, where it may: a connection takes one, and shells start with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + RESERVED_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _slow_fsync(seconds: float) -> None:

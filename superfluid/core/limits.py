@@ -59,9 +59,17 @@ the commits."""
 MAX_CONNECTIONS: Final = 4096
 """Native connections at once; each costs a task and a small buffer (see docs/limits.md)."""
 
+RESERVED_DESCRIPTORS: Final = 32
+"""Descriptors that connections leave alone: log, mark, locks, a worker's link and its successor's. At rest the daemon
+holds 16. Without them a worker could not be replaced while clients take all there are."""
+
 FRAME_READ_SECONDS: Final = 30.0
 """A frame that has begun must be complete within this time per MiB (at least once): a client that sends one byte a
 second is cut off, an idle one between frames is not."""
+
+MAX_BUFFERED_BYTES: Final = 512 * MIB
+"""Bytes of unfinished request frames over all connections: eight maximal frames at once. Beyond it, connections that
+hold more than 1 MiB of an unfinished frame are cut off."""
 
 SEND_SECONDS: Final = 30.0
 """A client that takes no byte of a reply for this long is dropped; its committed events stay readable."""

@@ -8,8 +8,9 @@ beyond the limit gets an `Err` and ends it.
 """
 
 import errno
+import resource
 import socket
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -19,9 +20,9 @@ import trio
 from superfluid.api.generate import Generations
 from superfluid.api.service import Service
 from superfluid.core.errors import SuperfluidError
-from superfluid.core.limits import KIB, MAX_CONNECTIONS
+from superfluid.core.limits import KIB, MAX_CONNECTIONS, RESERVED_DESCRIPTORS
 from superfluid.front.listener import Listener, peer_allowed
-from superfluid.front.wire import Budget, PeerGone, Wire
+from superfluid.front.wire import Budget, HangUps, PeerGone, Wire
 from superfluid.sched.generation import Generation
 from superfluid_protocol import DecodeError, Request, Response, decode, encode, request, response
 from superfluid_protocol.framing import MAX_FRAME, FrameTooLarge
@@ -51,18 +52,19 @@ class NativeServer:
         self._listener = listener
         self._service = service
         self._budget = Budget()
-        self._connections = trio.CapacityLimiter(MAX_CONNECTIONS)
+        self._connections = trio.CapacityLimiter(most_connections())
         self._scope = trio.CancelScope()
         self._requests = InFlight()
 
     async def run(self) -> None:
         """Accept and serve connections until `close`; every connection ends with this."""
-        with self._scope:
+        with self._scope, closing(HangUps()) as hang_ups:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(hang_ups.run)
                 while True:
                     sock = await self._accept()
                     if sock is not None:
-                        nursery.start_soon(self._serve, Wire(sock, self._budget))
+                        nursery.start_soon(self._serve, Wire(sock, self._budget, hang_ups))
 
     async def wait_idle(self) -> None:
         """Return when no request is being answered."""
@@ -94,18 +96,33 @@ class NativeServer:
         return sock
 
     async def _serve(self, wire: Wire) -> None:
-        with closing(wire), suppress(PeerGone):
+        with closing(wire):
             try:
-                self._connections.acquire_nowait()
-            except trio.WouldBlock:
-                await wire.send(
-                    [_error(f"the daemon serves {MAX_CONNECTIONS} connections already; close some")]
-                )
-                return
-            try:
-                await serve_connection(wire, self._service, self._requests)
-            finally:
-                self._connections.release()
+                await self._serve_one(wire)
+            except* PeerGone:
+                pass
+            except* Exception as faults:  # noqa: BLE001 - one connection's bug must not end the others
+                _log.error("a connection failed", exc_info=faults)
+
+    async def _serve_one(self, wire: Wire) -> None:
+        try:
+            self._connections.acquire_nowait()
+        except trio.WouldBlock:
+            most = int(self._connections.total_tokens)
+            await wire.send([_error(f"the daemon serves {most} connections already; close some")])
+            return
+        try:
+            await serve_connection(wire, self._service, self._requests)
+        finally:
+            self._connections.release()
+
+
+def most_connections() -> int:
+    """Connections at once: `MAX_CONNECTIONS`, or what the process's descriptors allow beside its other needs."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, soft - RESERVED_DESCRIPTORS))
 
 
 class InFlight:
