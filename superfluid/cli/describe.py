@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from dataclasses import dataclass
+from typing import Any, cast
 
 from superfluid_protocol import EventBody, GenParams, event, numbers
 
@@ -58,7 +59,7 @@ def _text(body: EventBody) -> str:
         case event.ToolResult(call_id=call_id, content=content):
             return f"to call {call_id}: {content}"
         case event.MetaUpdated(title=title, archived=archived):
-            said = [] if title is None else [f"title {title!r}"]
+            said = [] if title is None else [f"title: {title}"]
             return ", ".join(
                 said + ([] if archived is None else ["archived" if archived else "not archived"])
             )
@@ -70,8 +71,8 @@ def _text(body: EventBody) -> str:
 
 def _fields(body: EventBody) -> str:
     """Any other event: its fields by name."""
-    assert dataclasses.is_dataclass(body)
-    names = [field.name for field in dataclasses.fields(body) if field.name != "span"]
+    whole = cast("Any", body)  # its variants are dataclasses, the sealed class they belong to is none
+    names = [field.name for field in dataclasses.fields(whole) if field.name != "span"]
     return " ".join(f"{field.rstrip('_')}={getattr(body, field)!r}" for field in names)
 
 

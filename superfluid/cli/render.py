@@ -22,14 +22,17 @@ def width() -> int:
     return shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns if sys.stdout.isatty() else PLAIN_WIDTH
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = (), wrap: bool = True
+) -> None:
     """Print a table; the last column takes what room is left.
 
     Args:
         numeric: Columns to align to the right.
+        wrap: On a terminal, give the last column as many lines as it needs instead of cutting it.
     """
     if sys.stdout.isatty():
-        _rich_table(head, rows, numeric)
+        _rich_table(head, rows, numeric, wrap=wrap)
         return
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
@@ -41,7 +44,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequen
         click.echo("  ".join([*cells, line[-1]]).rstrip())
 
 
-def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> None:
+def _rich_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int], *, wrap: bool
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -49,9 +54,12 @@ def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Seq
 
     grid = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column, title in enumerate(head):
-        last = column == len(head) - 1
+        may_wrap = wrap and column == len(head) - 1
         grid.add_column(
-            title, justify="right" if column in numeric else "left", no_wrap=not last, overflow="fold"
+            title,
+            justify="right" if column in numeric else "left",
+            no_wrap=not may_wrap,
+            overflow="fold" if may_wrap else "ellipsis",
         )
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from superfluid.cli.render import Branch
     from superfluid.cli.source import Source
+    from superfluid_client import Node
     from superfluid_protocol import Inspection, SessionSummary
 
 TITLE_WIDTH: Final = 60
@@ -74,7 +75,7 @@ def list_(*, include_archived: bool, as_json: bool, socket: Path | None, session
         if as_json:
             _write_json(found)
         else:
-            _print_list(found)
+            print_list(found)
 
 
 @click.command("inspect")
@@ -102,11 +103,7 @@ def tree(*, as_json: bool, socket: Path | None, sessions: Path | None) -> None:
         if as_json:
             _write_json_object([node._asdict() for node in nodes])
             return
-        lines = {line.id: line for line in source.sessions(include_archived=True)}
-        roots = _branches([(node.id, node.parent, node.fork_at) for node in nodes], lines)
-    from superfluid.cli.render import forest
-
-    forest(roots)
+        print_tree(nodes, source.sessions(include_archived=True))
 
 
 @contextmanager
@@ -132,7 +129,15 @@ def _write_json_object(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def _print_list(found: "tuple[SessionSummary, ...]") -> None:
+def print_tree(nodes: "tuple[Node, ...]", summaries: "tuple[SessionSummary, ...]") -> None:
+    """Draw the sessions, each below the one it was forked from."""
+    from superfluid.cli.render import forest
+
+    forest(_branches(nodes, {line.id: line for line in summaries}))
+
+
+def print_list(found: "tuple[SessionSummary, ...]") -> None:
+    """Print one line a session."""
     from superfluid.cli.render import table
     from superfluid.cli.visible import shortened
 
@@ -179,7 +184,7 @@ def _print_inspection(found: "Inspection", *, full: bool) -> None:
     used = sum(max((len(row[column]) for row in rows), default=0) + 2 for column in range(4))
     room = max(width() - used - 4, LEAST_TEXT_WIDTH)
     shown = [(*row[:4], visible(row[4]) if full else shortened(row[4], room)) for row in rows]
-    table(EVENT_HEAD, shown, numeric=(0, 3))
+    table(EVENT_HEAD, shown, numeric=(0, 3), wrap=full)
 
 
 def _when(ts_unix_ms: int) -> str:
@@ -189,9 +194,7 @@ def _when(ts_unix_ms: int) -> str:
         return f"{ts_unix_ms} ms"
 
 
-def _branches(
-    nodes: "list[tuple[int, int | None, int]]", lines: "dict[int, SessionSummary]"
-) -> "list[Branch]":
+def _branches(nodes: "tuple[Node, ...]", lines: "dict[int, SessionSummary]") -> "list[Branch]":
     from superfluid.cli.render import Branch
     from superfluid.cli.visible import shortened
 
