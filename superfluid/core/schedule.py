@@ -42,6 +42,12 @@ SMOOTHING: Final = 0.3
 MIN_PREFILL_ROWS: Final = 16
 """Prefill progresses by at least this many rows a tick, however slow the machine."""
 
+STARVING_TICKS: Final = 8
+"""A prompt that got no row for so many ticks goes first, before shorter ones that came later."""
+
+LEAST_US: Final = 1.0
+"""What a step or a row is taken to cost at least, so that a clock that stands still makes no endless tick."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Job:
@@ -51,6 +57,9 @@ class Job:
         prompt: The session's whole token stream when the job was made.
         limit: Most tokens to generate.
         warm: Prompt tokens that came from kept KV; -1 until the job is first admitted.
+        cold: Use no kept KV: it could not be cut where this job needed it.
+        to_prefill: Prompt rows still to compute.
+        waited: Ticks in a row in which it was to prefill and got no row.
     """
 
     id: int
@@ -62,10 +71,17 @@ class Job:
     seq: int = -1
     to_prefill: int = 0
     generated: int = 0
+    waited: int = 0
 
     @property
     def decoding(self) -> bool:
+        """Whether a running job's prompt is computed."""
         return self.to_prefill == 0
+
+    @property
+    def stored(self) -> int:
+        """Positions of a running job that lie in its sequence: the last token generated is not computed yet."""
+        return len(self.prompt) - self.to_prefill + max(0, self.generated - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +102,11 @@ class Scheduler:
     Args:
         lanes: Most jobs that decode together.
         sequences: Sequences of the pool, lanes included; those beyond keep the KV of finished jobs.
+
+    Attributes:
+        step_us, row_us: Running averages of what a decode step and a prompt row take.
+        cancelled: Running jobs that were given up.
+        retiring: Given-up jobs that the worker still has; the next plan takes them from it.
     """
 
     lanes: int
@@ -100,6 +121,7 @@ class Scheduler:
     retiring: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        assert 0 < self.lanes <= self.sequences, "every lane needs a sequence"
         self.slots = [places.Slot(seq=seq) for seq in range(self.sequences)]
 
     def submit(self, job: Job) -> None:
@@ -119,7 +141,8 @@ class Scheduler:
 
         Returns:
             True if it was still queued and is simply gone. A running one ends with the tick in flight, which the
-            caller may cut short; its last `Update` says ``CANCELLED`` whether or not the worker heard of it in time.
+            caller may cut short; its last `Update` says ``CANCELLED`` whether or not the worker heard of it in time,
+            unless it came to its own end first.
         """
         if self.queue.pop(job_id, None) is not None:
             return True
@@ -156,13 +179,17 @@ class Scheduler:
     def settle(self, result: Result) -> list[Update]:
         """Bring the books in line with what the worker did."""
         self._learn(result)
-        updates = [update for job in result.jobs if (update := self._settle_job(job)) is not None]
+        cold = [self.running[line.job] for line in result.jobs if self._to_retry(line)]
+        updates = [
+            self._settle_job(self.running[line.job], line)
+            for line in result.jobs
+            if line.job in self.running and not self._to_retry(line)
+        ]
+        for job in reversed(cold):  # back to the head of the queue, in the order in which they came
+            self._retry_cold(job)
         for seq, held in result.positions:
-            slot = self.slots[seq]
-            slot.held = min(held, len(slot.stream))
-            if held > len(slot.stream):
-                # The worker holds positions whose ids the books do not know: nothing may ever match them.
-                slot.clear()
+            # A report only ever lowers a claim: the worker may hold more, but what, only the books know.
+            self.slots[seq].held = min(held, self.slots[seq].held)
         return updates
 
     def reset(self) -> list[int]:
@@ -199,60 +226,73 @@ class Scheduler:
         )
 
     def _prefill(self) -> tuple[tuple[int, int], ...]:
-        """Rows of prompts this tick, shortest remaining prompt first."""
-        waiting = sorted(
-            (j for j in self.running.values() if not j.decoding), key=lambda j: (j.to_prefill, j.id)
-        )
+        """Rows of prompts this tick: starving ones first, then the shortest remaining prompt."""
+        waiting = [job for job in self.running.values() if not job.decoding]
+        waiting.sort(key=lambda job: (job.waited < STARVING_TICKS, job.to_prefill, job.id))
         alone = len(waiting) == len(self.running) == self.lanes
         target = BUSY_TARGET_US if alone else PREFILL_TARGET_US
         budget = max(MIN_PREFILL_ROWS, int(target / self.row_us))
         rows: list[tuple[int, int]] = []
         for job in waiting:
-            if budget <= 0:
-                break
             share = min(job.to_prefill, budget)
-            rows.append((job.id, share))
-            budget -= share
+            job.waited = 0 if share else job.waited + 1
+            if share:
+                rows.append((job.id, share))
+                budget -= share
         return tuple(rows)
 
     def _decode_rounds(self) -> int:
-        full = len(self.running) == self.lanes and all(job.decoding for job in self.running.values())
-        target = BUSY_TARGET_US if full else DECODE_TARGET_US
-        return max(1, round(target / self.step_us))
+        """Rounds of this tick. One that nobody can join is long, but ends where a lane does that a waiting job needs."""
+        left = [job.limit - job.generated for job in self.running.values()]
+        full = len(left) == self.lanes and all(job.decoding for job in self.running.values())
+        rounds = round((BUSY_TARGET_US if full else DECODE_TARGET_US) / self.step_us)
+        return max(1, min(rounds, min(left) if full and self.queue else max(left)))
 
-    def _settle_job(self, result: JobResult) -> Update | None:
-        job = self.running.get(result.job)
-        if job is None:
-            return None
-        slot = self.slots[job.seq]
-        state = result.state
-        if state is JobState.COLD and not job.cold and job.id not in self.cancelled:
-            self._release(job, slot)
-            slot.clear()
-            job.cold = True
-            self.queue[job.id] = job
-            self.queue.move_to_end(job.id, last=False)
-            return None
-        tokens = packed(result.tokens)
-        job.to_prefill -= result.prefilled
+    def _to_retry(self, line: JobResult) -> bool:
+        job = self.running.get(line.job)
+        return (
+            job is not None
+            and line.state is JobState.COLD
+            and not job.cold
+            and line.job not in self.cancelled
+        )
+
+    def _retry_cold(self, job: Job) -> None:
+        self.slots[job.seq].clear()
+        self._release(job)
+        job.cold = True
+        self.queue[job.id] = job
+        self.queue.move_to_end(job.id, last=False)
+
+    def _settle_job(self, job: Job, line: JobResult) -> Update:
+        tokens = packed(line.tokens)
+        job.to_prefill -= line.prefilled
         job.generated += len(tokens)
+        slot = self.slots[job.seq]
         slot.stream.extend(tokens)
-        if state is JobState.RUNNING and job.id in self.cancelled:
-            # The worker finished the tick before it heard of the cancel: it learns with the next plan.
+        slot.held = job.stored
+        state = line.state
+        if job.id in self.cancelled and state in {JobState.RUNNING, JobState.COLD}:
+            if state is JobState.RUNNING:
+                # The worker finished the tick before it heard of the cancel: it learns with the next plan.
+                self.retiring.append(job.id)
             state = JobState.CANCELLED
-            self.retiring.append(job.id)
+        elif state is JobState.COLD:
+            # From position 0 there is nothing to cut, so it makes no sense to ask a third time.
+            state = JobState.ERROR
         if state in FINISHED:
-            self._release(job, slot)
-        return Update(job=job.id, tokens=tokens, state=state, warm=job.warm, detail=result.detail)
+            self._release(job)
+        return Update(job=job.id, tokens=tokens, state=state, warm=job.warm, detail=line.detail)
 
-    def _release(self, job: Job, slot: places.Slot) -> None:
+    def _release(self, job: Job) -> None:
         del self.running[job.id]
         self.cancelled.discard(job.id)
+        slot = self.slots[job.seq]
         slot.job = None
         slot.used = self.tick
 
     def _learn(self, result: Result) -> None:
         if result.decode_steps:
-            self.step_us += SMOOTHING * (result.decode_us / result.decode_steps - self.step_us)
+            self.step_us += SMOOTHING * (max(LEAST_US, result.decode_us / result.decode_steps) - self.step_us)
         if result.prefill_rows >= MIN_PREFILL_ROWS:
-            self.row_us += SMOOTHING * (result.prefill_us / result.prefill_rows - self.row_us)
+            self.row_us += SMOOTHING * (max(LEAST_US, result.prefill_us / result.prefill_rows) - self.row_us)

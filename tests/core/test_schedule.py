@@ -1,0 +1,499 @@
+"""Plans for given books, and what results make of them, case by case; random traffic is in ``test_schedule_model``."""
+
+from array import array
+
+import pytest
+
+from superfluid.core import schedule
+from superfluid.core.errors import TooManyInFlight
+from superfluid.core.plan import JobResult, JobState, Result
+from superfluid.core.schedule import (
+    BUSY_TARGET_US,
+    DECODE_TARGET_US,
+    MIN_PREFILL_ROWS,
+    PREFILL_TARGET_US,
+    STARVING_TICKS,
+    Job,
+    Scheduler,
+)
+from tests.core.builders import OTHER_PARAMS, PARAMS
+from tests.core.fake_engine import FakeEngine, Trouble, expected_reply
+
+LONG = 1000
+
+
+class Bench:
+    """A scheduler and an engine, driven a tick at a time."""
+
+    def __init__(self, *, lanes, sequences=None, cuts=True, step_us=10_000):
+        self.prompts, self.limits, self.replies, self.ends = {}, {}, {}, {}
+        self.scheduler = Scheduler(lanes=lanes, sequences=sequences or lanes + 2)
+        self.engine = FakeEngine(self.scheduler.sequences, self.prompts, cuts=cuts, step_us=step_us)
+
+    def submit(self, job, prompt, limit=5):
+        self.prompts[job], self.limits[job], self.replies[job] = list(prompt), limit, []
+        self.scheduler.submit(Job(id=job, prompt=array("I", prompt), params=PARAMS, limit=limit))
+
+    def tick(self, **trouble):
+        plan = self.scheduler.plan()
+        assert plan is not None
+        self.settle(self.engine.run(plan, Trouble(**trouble)))
+        return plan
+
+    def settle(self, result):
+        updates = self.scheduler.settle(result)
+        for update in updates:
+            self.replies[update.job].extend(update.tokens)
+            if update.state is not JobState.RUNNING:
+                self.ends[update.job] = update
+        return updates
+
+    def drain(self):
+        plans = []
+        while self.scheduler.queue or self.scheduler.running:
+            plans.append(self.tick())
+        return plans
+
+    def is_whole(self, job):
+        return self.replies[job] == expected_reply(self.prompts[job], self.limits[job])
+
+    def stream(self, job):
+        return [*self.prompts[job], *self.replies[job]]
+
+
+def endless(length=3):
+    """A prompt whose reply is long, so that only its limit or a cancel ends it."""
+    for first in range(1, 50):
+        prompt = [first] * length
+        if len(expected_reply(prompt, 300)) == 300:
+            return prompt
+    raise AssertionError("no prompt of the fake engine speaks for long")
+
+
+ENDLESS = endless()
+
+
+def update_of(bench, job):
+    end = bench.ends[job]
+    return end.state, end.warm
+
+
+# -- the queue --------------------------------------------------------------------------------------
+
+
+def test_there_is_no_plan_without_work():
+    assert Scheduler(lanes=2, sequences=2).plan() is None
+
+
+@pytest.mark.parametrize(("lanes", "sequences"), [(0, 4), (3, 2)])
+def test_every_lane_needs_a_sequence(lanes, sequences):
+    with pytest.raises(AssertionError, match="every lane needs a sequence"):
+        Scheduler(lanes=lanes, sequences=sequences)
+
+
+def test_a_full_queue_refuses_and_keeps_what_it_has(monkeypatch):
+    monkeypatch.setattr(schedule, "MAX_QUEUED_GENERATIONS", 2)
+    bench = Bench(lanes=1)
+    bench.submit(1, [1])
+    bench.submit(2, [2])
+
+    with pytest.raises(TooManyInFlight, match=r"^2 generations are waiting already; try again later"):
+        bench.submit(3, [3])
+    assert list(bench.scheduler.queue) == [1, 2]
+
+
+def test_jobs_come_to_lanes_in_the_order_they_came():
+    bench = Bench(lanes=2)
+    for job in range(1, 9):
+        bench.submit(job, [job, job], limit=3)
+
+    admitted = [admit.job for plan in bench.drain() for admit in plan.admit]
+
+    assert admitted == list(range(1, 9))
+    assert all(bench.is_whole(job) for job in admitted)
+
+
+def test_an_admit_carries_the_sessions_params_and_the_rows_that_are_not_there():
+    scheduler = Scheduler(lanes=1, sequences=1)
+    scheduler.submit(Job(id=7, prompt=array("I", [4, 5, 6]), params=OTHER_PARAMS, limit=9))
+
+    plan = scheduler.plan()
+
+    (admit,) = plan.admit
+    assert (admit.job, admit.seq, admit.start, admit.limit) == (7, 0, 0, 9)
+    assert admit.tokens == array("I", [4, 5, 6]).tobytes()
+    sampling = (admit.temperature, admit.top_p, admit.min_p, admit.top_k, admit.seed)
+    p = OTHER_PARAMS
+    assert sampling == (p.temperature, p.top_p, p.min_p, p.top_k, p.seed)
+
+
+# -- warmth -----------------------------------------------------------------------------------------
+
+
+def test_a_next_turn_prefills_only_what_is_new():
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=5)
+    bench.drain()
+    bench.submit(2, [*bench.stream(1), 8, 9])
+    bench.drain()
+
+    # All but the last token of the first reply, which was never computed.
+    assert update_of(bench, 2) == (JobState.LIMIT, len(ENDLESS) + 4)
+    assert bench.is_whole(2)
+
+
+def test_a_continuation_and_a_fork_start_warm_too():
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=5)
+    bench.drain()
+    whole = bench.stream(1)
+    bench.submit(2, whole, limit=3)
+    bench.drain()
+    bench.submit(3, [*whole[:6], 9], limit=3)
+    bench.drain()
+    bench.submit(4, bench.stream(2), limit=3)
+    bench.drain()
+
+    assert [bench.ends[job].warm for job in (1, 2, 3, 4)] == [0, 7, 6, 10]
+
+
+def test_sessions_that_take_turns_stay_warm_beside_each_other():
+    bench = Bench(lanes=1, sequences=4)
+    system = [1, 2, 3, 4]
+    streams = {name: [*system, name, name] for name in (5, 6, 7)}
+    job = 0
+    for round_ in range(3):
+        for name, stream in streams.items():
+            job += 1
+            before = len(stream)
+            bench.submit(job, [*stream, 8], limit=4)
+            bench.drain()
+            streams[name] = bench.stream(job)
+            if round_:
+                assert bench.ends[job].warm == before - 1
+
+
+# -- ticks ------------------------------------------------------------------------------------------
+
+
+def settled_step(bench, ticks=30):
+    for _ in range(ticks):
+        bench.tick()
+
+
+def test_ticks_are_short_while_a_lane_is_free_and_long_while_none_is():
+    bench = Bench(lanes=2, step_us=5_000)
+    bench.submit(1, ENDLESS, limit=LONG)
+    settled_step(bench)
+    assert bench.scheduler.plan().decode_rounds == DECODE_TARGET_US // 5_000
+
+    full = Bench(lanes=1, step_us=5_000)
+    full.submit(1, ENDLESS, limit=LONG)
+    settled_step(full, 3)
+    full.scheduler.step_us = 5_000
+    assert full.scheduler.plan().decode_rounds == BUSY_TARGET_US // 5_000
+
+
+def test_a_long_tick_ends_where_a_lane_does_that_somebody_waits_for():
+    bench = Bench(lanes=1, step_us=1_000)
+    bench.submit(1, ENDLESS, limit=30)
+    bench.tick()
+    bench.scheduler.step_us = 1_000
+    left = 30 - len(bench.replies[1])
+    assert left > 0
+    bench.submit(2, ENDLESS)
+
+    assert bench.scheduler.plan().decode_rounds == left
+
+
+def test_no_tick_is_longer_than_its_longest_reply():
+    bench = Bench(lanes=2)
+    bench.submit(1, ENDLESS, limit=2)
+    bench.scheduler.step_us = 0.001
+
+    assert bench.scheduler.plan().decode_rounds == 2
+
+
+def test_a_slow_machine_still_makes_progress():
+    bench = Bench(lanes=2, step_us=3_000_000)
+    bench.submit(1, ENDLESS, limit=LONG)
+    bench.scheduler.row_us = 10_000_000
+    bench.tick()
+
+    plan = bench.tick()
+
+    assert plan.decode_rounds == 1
+    bench.submit(2, [2] * 40)
+    assert bench.scheduler.plan().prefill == ((2, MIN_PREFILL_ROWS),)
+
+
+def test_a_clock_that_stands_still_makes_no_endless_tick():
+    scheduler = Scheduler(lanes=1, sequences=1)
+    for number in range(500):
+        scheduler.settle(
+            Result(plan_id=number, jobs=(), positions=(), prefill_rows=16, decode_steps=1, decode_rows=1)
+        )
+
+    assert scheduler.step_us == pytest.approx(1.0)
+    assert scheduler.row_us == pytest.approx(1.0)
+
+
+def test_a_handful_of_rows_says_nothing_of_the_machines_speed():
+    scheduler = Scheduler(lanes=1, sequences=1)
+    before = scheduler.row_us
+
+    scheduler.settle(Result(plan_id=1, jobs=(), positions=(), prefill_rows=1, prefill_us=90_000))
+
+    assert scheduler.row_us == before
+
+
+def test_the_shortest_prompt_goes_first_within_the_budget():
+    bench = Bench(lanes=4)
+    bench.scheduler.row_us = PREFILL_TARGET_US / 50
+    for job, length in ((1, 40), (2, 100), (3, 30)):
+        bench.submit(job, [job] * length)
+
+    assert bench.scheduler.plan().prefill == ((3, 30), (1, 20))
+
+
+def test_prompts_have_the_machine_to_themselves_while_nobody_decodes_and_nobody_can_come():
+    bench = Bench(lanes=1)
+    bench.scheduler.row_us = 1_000
+    bench.submit(1, [1] * 5000)
+
+    assert bench.scheduler.plan().prefill == ((1, BUSY_TARGET_US // 1_000),)
+
+
+def test_a_long_prompt_is_not_starved_by_short_ones_that_keep_coming():
+    bench = Bench(lanes=3)
+    bench.submit(1, [1] * 200, limit=1)
+    job, ticks = 1, 0
+    while 1 not in bench.ends:
+        bench.scheduler.row_us = 1_000_000  # 16 rows a tick, and each newcomer wants all of them
+        while len(bench.scheduler.queue) < 3:
+            job += 1
+            bench.submit(job, [2 + job % 40] * MIN_PREFILL_ROWS, limit=1)
+        bench.tick()
+        ticks += 1
+        assert ticks <= (STARVING_TICKS + 1) * (200 // MIN_PREFILL_ROWS + 1)
+    assert bench.is_whole(1)
+
+
+# -- cancel -----------------------------------------------------------------------------------------
+
+
+def test_cancelling_a_queued_job_touches_nobody_and_the_next_one_starts_right_after():
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=40)
+    bench.tick()
+    bench.submit(2, [2, 2])
+    bench.submit(3, [3, 3])
+
+    assert bench.scheduler.cancel(2)
+    admitted = [admit.job for plan in bench.drain() for admit in plan.admit]
+
+    assert admitted == [3]
+    assert bench.is_whole(1)
+    assert bench.is_whole(3)
+    assert bench.replies[2] == []
+
+
+def test_cancelling_a_job_that_is_not_there_does_nothing():
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=3)
+    bench.drain()
+
+    assert not bench.scheduler.cancel(1)
+    assert not bench.scheduler.cancel(99)
+    assert bench.scheduler.cancelled == set()
+
+
+@pytest.mark.parametrize("heard_at", [1, 5, 28, None], ids=["at once", "in prefill", "in decode", "too late"])
+def test_a_running_job_ends_with_its_tick_and_frees_its_lane(heard_at):
+    bench = Bench(lanes=2, sequences=3)
+    bench.submit(1, ENDLESS, limit=60)
+    bench.tick()
+    bench.submit(2, [*ENDLESS, *[7] * 25], limit=LONG)
+    bench.scheduler.row_us = 1.0
+    plan = bench.scheduler.plan()
+    assert not bench.scheduler.cancel(2)
+
+    bench.settle(bench.engine.run(plan, Trouble(cancel={} if heard_at is None else {2: heard_at})))
+
+    assert bench.ends[2].state is JobState.CANCELLED
+    assert bench.replies[2] == expected_reply(bench.prompts[2], LONG)[: len(bench.replies[2])]
+    assert list(bench.scheduler.running) == [1]
+    bench.submit(3, [3, 3, 3])
+    after = bench.tick()
+    assert [admit.job for admit in after.admit] == [3]
+    assert after.retire == ((2,) if heard_at is None else ())
+    assert bench.tick().retire == ()
+    bench.drain()
+    assert bench.is_whole(1)
+    assert bench.is_whole(3)
+
+
+def test_a_cancel_between_result_and_plan_ends_the_job_with_the_next_result():
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=LONG)
+    bench.tick()
+    bench.scheduler.cancel(1)
+
+    bench.tick(cancel={1: 1})
+
+    assert bench.ends[1].state is JobState.CANCELLED
+
+
+def test_a_job_that_ended_by_itself_first_says_so():
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=1)
+    plan = bench.scheduler.plan()
+    bench.scheduler.cancel(1)
+
+    bench.settle(bench.engine.run(plan))
+
+    assert bench.ends[1].state is JobState.LIMIT
+    assert bench.scheduler.cancelled == set()
+
+
+def test_the_kv_of_a_cancelled_job_is_kept():
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=LONG)
+    plan = bench.scheduler.plan()
+    bench.scheduler.cancel(1)
+    bench.settle(bench.engine.run(plan))
+    bench.submit(2, bench.stream(1))
+    bench.drain()
+
+    assert bench.ends[2].warm == len(bench.stream(1)) - 1
+    assert bench.is_whole(2)
+
+
+# -- cold, failed, lost -----------------------------------------------------------------------------
+
+
+def cold_pair():
+    """Two jobs on lanes whose kept KV turns out to be of no use, and a third that waits."""
+    bench = Bench(lanes=2, sequences=4, cuts=False)
+    bench.submit(1, ENDLESS, limit=5)
+    bench.drain()
+    fork = bench.stream(1)[:5]
+    bench.submit(2, [*fork, 9], limit=2)
+    bench.submit(3, [*fork, 8], limit=2)
+    bench.submit(4, [4, 4], limit=2)
+    return bench
+
+
+def test_cold_jobs_go_back_to_the_head_of_the_queue_in_their_order():
+    bench = cold_pair()
+
+    first = bench.tick()
+    assert [(admit.job, admit.start) for admit in first.admit] == [(2, 5), (3, 5)]
+    assert list(bench.scheduler.queue) == [2, 3, 4]
+    assert bench.ends.keys() == {1}
+
+    second = bench.tick()
+    assert [(admit.job, admit.start) for admit in second.admit] == [(2, 0), (3, 0)]
+    bench.drain()
+    assert all(bench.is_whole(job) for job in (2, 3, 4))
+    assert bench.ends[2].warm == 0
+
+
+def test_a_cancelled_job_that_turns_out_cold_is_cancelled():
+    bench = cold_pair()
+    plan = bench.scheduler.plan()
+    bench.scheduler.cancel(2)
+
+    bench.settle(bench.engine.run(plan))
+
+    assert bench.ends[2].state is JobState.CANCELLED
+    assert list(bench.scheduler.queue) == [3, 4]
+
+
+def test_a_job_that_waits_again_can_be_cancelled():
+    bench = cold_pair()
+    bench.tick()
+
+    assert bench.scheduler.cancel(2)
+    bench.drain()
+    assert bench.replies[2] == []
+    assert bench.is_whole(3)
+
+
+def test_cold_twice_is_an_error():
+    bench = cold_pair()
+    bench.tick()
+    plan = bench.scheduler.plan()
+    line = JobResult(job=2, prefilled=0, tokens=b"", state=JobState.COLD, detail="why")
+
+    updates = bench.scheduler.settle(Result(plan_id=plan.id, jobs=(line,), positions=((0, 0),)))
+
+    assert [(u.job, u.state, u.detail) for u in updates] == [(2, JobState.ERROR, "why")]
+    assert list(bench.scheduler.running) == [3]
+
+
+@pytest.mark.parametrize("state", [JobState.ERROR, JobState.CONTEXT_FULL])
+def test_what_a_refused_job_left_in_its_sequence_is_not_taken_for_its_own(state):
+    """The engine refuses at the door and touches nothing: the sequence still holds the earlier session's ids."""
+    bench = Bench(lanes=1, sequences=1)
+    bench.submit(1, ENDLESS, limit=5)
+    bench.drain()
+    held = list(bench.engine.contents[0])
+    bench.submit(2, [*held[:2], *[9] * 20])
+    plan = bench.scheduler.plan()
+    line = JobResult(job=2, prefilled=0, tokens=b"", state=state, detail="no")
+
+    (update,) = bench.scheduler.settle(Result(plan_id=plan.id, jobs=(line,), positions=((0, len(held)),)))
+
+    assert update.state is state
+    slot = bench.scheduler.slots[0]
+    assert slot.stream[: slot.held].tolist() == held[:2]
+
+
+def test_a_failed_job_ends_alone():
+    bench = Bench(lanes=2)
+    bench.submit(1, ENDLESS, limit=40)
+    bench.submit(2, [2, 2], limit=40)
+
+    bench.tick(fail=frozenset({2}))
+    bench.drain()
+
+    assert (bench.ends[2].state, bench.ends[2].detail) == (JobState.ERROR, "as told")
+    assert bench.is_whole(1)
+
+
+def test_a_line_for_a_job_that_is_over_changes_nothing():
+    bench = Bench(lanes=1)
+    line = JobResult(job=5, prefilled=3, tokens=b"\x01\x00\x00\x00", state=JobState.RUNNING)
+
+    assert bench.scheduler.settle(Result(plan_id=1, jobs=(line,), positions=())) == []
+
+
+def test_a_lost_worker_takes_its_lanes_with_it_and_leaves_the_queue():
+    bench = Bench(lanes=2, sequences=3)
+    bench.submit(1, ENDLESS, limit=LONG)
+    bench.submit(2, [2, 2], limit=LONG)
+    bench.submit(3, ENDLESS, limit=4)
+    bench.scheduler.plan()
+    bench.scheduler.cancel(2)
+
+    assert bench.scheduler.reset() == [1, 2]
+
+    assert bench.scheduler.cancelled == set()
+    assert [(slot.held, slot.job) for slot in bench.scheduler.slots] == [(0, None)] * 3
+    bench.engine = FakeEngine(3, bench.prompts)
+    bench.drain()
+    assert bench.is_whole(3)
+    assert bench.ends[3].warm == 0
+
+
+def test_a_lost_worker_needs_no_word_of_a_cancel_that_it_never_heard():
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=LONG)
+    plan = bench.scheduler.plan()
+    bench.scheduler.cancel(1)
+    bench.settle(bench.engine.run(plan))
+    bench.scheduler.reset()
+    bench.submit(2, [2, 2])
+
+    assert bench.scheduler.plan().retire == ()
