@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -302,10 +302,9 @@ def test_a_crowd_beyond_the_descriptors_is_told_and_the_others_are_served(
         refused = 0
         for _ in range(60):
             one = crowd.enter_context(daemon.client())
-            try:
-                reply = one.call(request.Tree())
-            except HungUp:
-                pytest.fail("a connection was dropped without a word")
+            with suppress(HungUp):  # the refusal comes unasked, and the end of the connection with it
+                one.send(request.Tree())
+            reply = one.receive()
             refused += isinstance(reply, response.Err) and "connections already" in reply.message
         assert refused > 40
         assert client.generate(session, 5).generated.tokens_generated == 5
@@ -323,7 +322,8 @@ def test_out_of_descriptors_connections_wait_for_some(tmp_path, endless_model, m
     with daemon.client() as client:
         assert isinstance(client.call(request.Tree()), response.Tree)  # so it is accepted
         held = sum(1 for _ in Path(f"/proc/{daemon.pid}/fd").iterdir())
-        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (held, held))
+        soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (held, hard))
         with daemon.client() as waiting:
             waiting.send(request.Tree())
             daemon.wait_for("a connection could not be accepted")
@@ -332,5 +332,5 @@ def test_out_of_descriptors_connections_wait_for_some(tmp_path, endless_model, m
             # It looks again now and then: as fast as it can, a second would be a hundred ticks.
             assert cpu_ticks(daemon.pid) - before < 30
             assert isinstance(client.call(request.Tree()), response.Tree)
-            resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (held + 10, held + 10))
+            resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (soft, hard))
             assert isinstance(waiting.receive(), response.Tree)
