@@ -156,6 +156,7 @@ def test_a_child_process_does_not_keep_the_lock(tmp_path):
 
 
 def test_a_refused_server_leaves_the_holder_its_pid(tmp_path):
+    (tmp_path / "lock").write_text("99999999999999\n")
     lock = DirectoryLock.acquire(tmp_path)
     with pytest.raises(AlreadyServed):
         DirectoryLock.acquire(tmp_path)

@@ -8,7 +8,10 @@ from tests.wal.builders import begun, encoded, numbers
 from tests.wal.hooked_files import HookedFiles, ShortWrites
 
 
-def test_a_live_reader_stops_at_the_mark_at_every_step_of_an_append(tmp_path):
+@pytest.mark.parametrize("earlier_runs", [0, 1])
+def test_a_live_reader_stops_at_the_mark_at_every_step_of_an_append(tmp_path, earlier_runs):
+    for _ in range(earlier_runs):
+        begun(tmp_path / "s")[0].close()
     files = HookedFiles()
     log, _ = begun(tmp_path / "s", files=files)
     log.commit([encoded(0)])

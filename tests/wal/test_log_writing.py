@@ -240,7 +240,9 @@ def test_a_failed_write_is_cut_back_and_synced(tmp_path, take):
         log.commit([encoded(1)])
 
     assert writes(files)[-2:] == [("ftruncate", "wal.log"), ("fsync", "wal.log")]
+    files.calls.clear()
     assert_refused_and_well(log, tmp_path / "s")
+    assert files.calls[0] == ("allocate", "wal.log"), "the cut took the reserve with it"
 
 
 def test_a_short_write_goes_on_when_the_rest_is_taken(tmp_path):
