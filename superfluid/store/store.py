@@ -130,6 +130,7 @@ class Store:
             while True:
                 if self._pending:
                     await self._commit(self._take())
+                    await self._sync_mark_if_due()
                 elif self._closing:
                     break
                 else:
@@ -149,6 +150,12 @@ class Store:
         with trio.move_on_after(max(0.0, due - time.monotonic())) as scope:
             await self._idle.park()
         if scope.cancelled_caught:
+            await self._sync_mark_if_due()
+
+    async def _sync_mark_if_due(self) -> None:
+        """Under load as well as at rest: a power loss takes the witness of the last second at most."""
+        due = self.log.mark_due_at
+        if due is not None and time.monotonic() >= due:
             await trio.to_thread.run_sync(self.log.sync_mark_if_due, time.monotonic())
 
     def _take(self) -> list[_Pending]:
