@@ -23,7 +23,7 @@ from superfluid.worker.main import PROCESS_NAME
 from superfluid_protocol import EventMsg, GenParams, Request, Response, decode, encode, request, response
 from superfluid_protocol.framing import FrameDecoder, encode_frame
 
-COMMAND = (sys.executable, "-c", "from superfluid.cli.serve import serve; serve()")
+COMMAND = (sys.executable, "-m", "superfluid.cli", "serve")
 
 CONTEXT = 512
 """Positions of a session, where a test asks for no other number: a small pool is made fast."""
@@ -300,6 +300,7 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
     environ = {**os.environ, **more}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     environ["PYTHONPYCACHEPREFIX"] = _compiled()
+    environ["SUPERFLUID_TRACEBACK"] = "1"
     return environ
 
 

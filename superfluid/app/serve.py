@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,7 @@ from superfluid.front.listener import Listener
 from superfluid.front.native import NativeServer
 from superfluid.observe.metrics import DaemonCollector, renderer
 from superfluid.sched.engine import Engine
-from superfluid.sched.model import Model
+from superfluid.sched.model import Model, Text
 from superfluid.store.store import Store
 from superfluid.wal.log import Log, Opened
 from superfluid.worker.messages import Load
@@ -169,9 +170,9 @@ class Daemon:
             raise _Interrupted
 
     async def _serve(self, listener: Listener, store: Store) -> None:
-        model = Model(
-            self.config.model, self.path, load_text=lambda p: load_text(p, now=datetime.now().astimezone())
-        )
+        # Before anything is served: what is created from now on has no ids of any vocabulary yet.
+        load = partial(self._load_checked_text, has_sessions=bool(store.state.sessions))
+        model = Model(self.config.model, self.path, load_text=load)
         engine = Engine(self._load(), lanes=self.config.max_batch)
         async with trio.open_nursery() as base:
             base.start_soon(store.run)
@@ -181,7 +182,7 @@ class Daemon:
                 service = Service(store=store, model=model, generations=generations, metrics=metrics)
                 server = NativeServer(listener, service)
                 work.start_soon(server.run)
-                work.start_soon(self._load_text, model, store)
+                work.start_soon(self._load_text, model)
                 work.start_soon(self._run_engine, engine)
                 work.start_soon(self._announce, model, engine)
                 await self._stop.wait()
@@ -209,19 +210,21 @@ class Daemon:
             await server.wait_idle()
         server.close()
 
-    async def _load_text(self, model: Model, store: Store) -> None:
+    async def _load_text(self, model: Model) -> None:
         try:
             text = await model.load()
-            check_vocabulary(
-                self.config.sessions,
-                text.vocabulary_digest,
-                self.config.model,
-                has_sessions=bool(store.state.sessions),
-            )
         except StartError as failure:
             self._fail(failure)
             return
         _log.info("chat template", path=text.codec.describe() if text.codec else text.no_codec)
+
+    def _load_checked_text(self, path: Path, *, has_sessions: bool) -> Text:
+        """The model's text side, refused before anybody can append with it if the sessions are of another vocabulary."""
+        text = load_text(path, now=datetime.now().astimezone())
+        check_vocabulary(
+            self.config.sessions, text.vocabulary_digest, self.config.model, has_sessions=has_sessions
+        )
+        return text
 
     async def _run_engine(self, engine: Engine) -> None:
         try:
