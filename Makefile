@@ -15,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 ARGS ?=
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-PIP_INSTALL := $(PIP) install --quiet --root-user-action=ignore
+PIP_INSTALL := $(PIP) install --quiet --quiet --root-user-action=ignore
 
 # The first of these that is new enough; PYTHON=... names another one.
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import FakeDaemon, Script, story
 
 from superfluid_client import AsyncClient, Client
+from tests.client.fake_daemon import FakeDaemon, Script, story
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import trio
-from fake_daemon import FakeDaemon, HangUp, Step, WaitForHangUp, appended, committed, story
 
 from superfluid_client import (
     AsyncClient,
@@ -39,6 +38,7 @@ from superfluid_client import (
     sampling,
 )
 from superfluid_protocol import Request, encode, request, response
+from tests.client.fake_daemon import FakeDaemon, HangUp, Step, WaitForHangUp, appended, committed, story
 
 Start = Callable[..., FakeDaemon]
 Connect = Callable[..., Any]

@@ -80,6 +80,37 @@ def tell_story(daemon: "Daemon", client: Client) -> None:
     check(stream.result.tokens_generated > 0, "the model said nothing")
 
     step("Fork it: the fork starts warm, because the worker holds what both share")
+    fork_it(client, session)
+
+    step("Kill -9 the worker in the middle of a reply")
+    ask_on(session, stream.result)
+    lose_the_worker(daemon, session)
+
+    step("Continue the turn: the daemon has started another worker, and the reply goes on where it was cut")
+    reply = go_on(session)
+
+    step("Kill -9 the daemon in the middle of a reply")
+    ask_on(session, reply)
+    expected = [*session.events(), *lose_the_daemon(daemon, session)]
+
+    step("Start it again: every event that was shown is there, under the same id")
+    with daemon.start() as client:
+        session = client.session(session.id)
+        events = session.events()
+        check(events[: len(expected)] == expected, "an event that was shown is missing or changed")
+        check([e.event_id for e in events] == list(range(len(events))), "the event ids have a gap")
+        print(
+            f"-- {len(expected)} events had been shown, {len(events)} are there, ids 0 to {len(events) - 1}"
+        )
+
+        step("Continue")
+        go_on(session)
+
+        step(f"The log of the session: superfluid session inspect {session.id}")
+        daemon.run("session", "inspect", str(session.id))
+
+
+def fork_it(client: Client, session: Session) -> None:
     shared = client.inspect(session.id).summary.tokens
     fork = session.fork()
     fork.user("Stop. Say it in one sentence.")
@@ -90,46 +121,18 @@ def tell_story(daemon: "Daemon", client: Client) -> None:
     check(reply.warm_prefix > 0, "the fork started cold")
     check(reply.warm_prefix >= shared // 2, f"only {reply.warm_prefix} of {shared} shared tokens were warm")
 
-    step("Kill -9 the worker in the middle of a reply")
-    ask_on(session, stream.result)
-    lose_the_worker(daemon, session)
 
-    step("Continue the turn: the daemon has started another worker, and the reply goes on where it was cut")
+def go_on(session: Session) -> Reply:
+    """Continue a reply that was cut."""
     before = session.events()
     reply = session.generate(max_tokens=16)
     print(
         f"… {reply.text!r}\n-- {reply.tokens_generated} tokens, {reply.warm_prefix} of the prompt from the cache"
     )
     check(reply.tokens_generated > 0, "the turn did not continue")
+    check(not prompts(reply.events), "a new turn was opened instead of continuing the old one")
     check(session.events()[: len(before)] == before, "what was there before changed")
-    check(
-        not prompts(session.events()[len(before) :]),
-        "a new turn was opened instead of continuing the old one",
-    )
-
-    step("Kill -9 the daemon in the middle of a reply")
-    ask_on(session, reply)
-    expected = [*session.events(), *lose_the_daemon(daemon, session)]
-
-    step("Start it again: every event that was shown is there, under the same id")
-    client = daemon.start()
-    with client:
-        session = client.session(session.id)
-        events = session.events()
-        check(events[: len(expected)] == expected, "an event that was shown is missing or changed")
-        check([e.event_id for e in events] == list(range(len(events))), "the event ids have a gap")
-        print(
-            f"-- {len(expected)} events had been shown, {len(events)} are there, ids 0 to {len(events) - 1}"
-        )
-
-        step("Continue")
-        reply = session.generate(max_tokens=16)
-        print(f"… {reply.text!r}")
-        check(reply.tokens_generated > 0, "the turn did not continue after the restart")
-        check(not prompts(reply.events), "a new turn was opened instead of continuing the old one")
-
-        step(f"The log of the session: superfluid session inspect {session.id}")
-        daemon.run("session", "inspect", str(session.id))
+    return reply
 
 
 def ask_on(session: Session, reply: Reply) -> None:
@@ -179,7 +182,7 @@ def lose_the_daemon(daemon: "Daemon", session: Session) -> list[EventMsg]:
     return stream.committed
 
 
-def prompts(events: list[EventMsg] | tuple[EventMsg, ...]) -> list[EventMsg]:
+def prompts(events: tuple[EventMsg, ...]) -> list[EventMsg]:
     """The events that open a new assistant turn."""
     return [event for event in events if type(event.body).__name__ == "GenerationPrompt"]
 
