@@ -10,7 +10,7 @@ engine: starting it again the same way cannot help.
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -175,6 +175,8 @@ class Engine:
         """
         self._link = link
         self.status.n_ctx = link.ready.n_ctx
+        # A successor gets the same size, whatever memory is free by then: a session that fitted has to fit again.
+        self._load = replace(self._load, n_ctx=link.ready.n_ctx)
         self._change("ready", worker_pid=link.pid)
         try:
             while True:

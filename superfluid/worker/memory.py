@@ -4,6 +4,37 @@ import os
 import re
 import resource
 from pathlib import Path
+from typing import Final
+
+DEFAULT_CONTEXT: Final = 8192
+"""Positions of a sequence when nobody asked for a number: enough for an agent's prompts; models trained with a hundred
+thousand would take all memory for what most sessions never use."""
+
+LEAST_CONTEXT: Final = 512
+CONTEXT_STEP: Final = 256
+"""llama.cpp rounds a sequence's positions to this."""
+
+POOL_SHARE: Final = 4
+"""The pool takes a quarter of the available memory by default: the rest is for the weights and for others."""
+
+
+def default_context(*, trained: int, position_bytes: int, available: int | None) -> int:
+    """Positions of a sequence when nobody asked for a number.
+
+    Args:
+        trained: what the model was trained with; 0 when its file does not say.
+        position_bytes: KV bytes of one position of all sequences together.
+        available: bytes that this process can still use, or None when that is not known.
+
+    Returns:
+        what the model was trained with, at most `DEFAULT_CONTEXT`, and at least `LEAST_CONTEXT` but less where the pool
+        would take more than its share of memory.
+    """
+    most = min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    if available is None or position_bytes == 0:
+        return most
+    affordable = available // POOL_SHARE // position_bytes // CONTEXT_STEP * CONTEXT_STEP
+    return min(most, max(affordable, LEAST_CONTEXT))
 
 
 def available_bytes() -> int | None:

@@ -36,7 +36,7 @@ class Load:
     """What a worker is to load.
 
     Args:
-        n_ctx: positions of one sequence; 0 takes what the model was trained with.
+        n_ctx: positions of one sequence; 0 leaves it to the worker (``memory.default_context``).
         n_seq: sequences, lanes and kept ones together.
         n_batch: most rows in one call of the engine; n_ubatch: most rows in one of its graphs.
         flash_attn: one of ``FLASH_ATTENTION``. Off is the fastest on a CPU with F16 (measured).

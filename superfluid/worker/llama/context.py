@@ -23,7 +23,7 @@ from superfluid.core.errors import ModelError
 from superfluid.core.limits import MIB
 from superfluid.worker.llama.library import complaints, forget_complaints, lib
 from superfluid.worker.llama.model import Model
-from superfluid.worker.memory import available_bytes
+from superfluid.worker.memory import available_bytes, default_context
 from superfluid.worker.messages import Load
 
 Ids: TypeAlias = npt.NDArray[np.int32]
@@ -80,8 +80,11 @@ class Context:
     """
 
     def __init__(self, model: Model, load: Load) -> None:
-        n_ctx = load.n_ctx or model.n_ctx_train
-        memory = _check_memory(model, load, n_ctx)
+        per_token = _bytes_per_token(model, load)
+        n_ctx = load.n_ctx or default_context(
+            trained=model.n_ctx_train, position_bytes=per_token * load.n_seq, available=available_bytes()
+        )
+        memory = _check_memory(model, load, n_ctx, per_token)
         params = lib.llama_context_default_params()
         params.n_ctx = n_ctx * load.n_seq
         params.n_seq_max = load.n_seq
@@ -276,12 +279,8 @@ def _bytes_at(array: npt.NDArray[np.uint8]) -> Any:  # noqa: ANN401 - a ctypes p
     return _pointer(array, ctypes.c_uint8)
 
 
-def _check_memory(model: Model, load: Load, n_ctx: int) -> Memory:
-    """Refuse a context that cannot fit, before llama.cpp writes zeros over memory that is not there.
-
-    The kernel promises more memory than it has, so the allocation itself would succeed and the process be
-    killed later, without a reason.
-    """
+def _bytes_per_token(model: Model, load: Load) -> int:
+    """KV bytes of one position of one sequence."""
     handle = model.handle
     heads = lib.llama_model_n_head_kv(handle)
     width = lib.llama_model_n_embd(handle) // max(lib.llama_model_n_head(handle), 1)
@@ -290,7 +289,15 @@ def _check_memory(model: Model, load: Load, n_ctx: int) -> Memory:
         int(model.metadata.get(f"{architecture}.attention.{name}_length", width)) for name in ("key", "value")
     )
     layers = lib.llama_model_n_layer(handle)
-    per_token = int(layers * heads * (key + value) * _KV_BYTES[load.kv_type])
+    return int(layers * heads * (key + value) * _KV_BYTES[load.kv_type])
+
+
+def _check_memory(model: Model, load: Load, n_ctx: int, per_token: int) -> Memory:
+    """Refuse a context that cannot fit, before llama.cpp writes zeros over memory that is not there.
+
+    The kernel promises more memory than it has, so the allocation itself would succeed and the process be
+    killed later, without a reason.
+    """
     memory = Memory(bytes_per_token=per_token, total=per_token * n_ctx * load.n_seq)
     room = available_bytes()
     wanted = f"{load.n_seq} sequences of {n_ctx} tokens of {model.path}"
