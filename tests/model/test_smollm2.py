@@ -35,7 +35,7 @@ def vocabulary():
 @pytest.fixture(scope="module")
 def engine():
     with closing(
-        Engine.open(load(MODEL, n_ctx=1024, n_seq=4, n_batch=512, n_ubatch=512, threads=2))
+        Engine.open(load(MODEL, n_ctx=1024, n_seq=4, n_batch=512, n_ubatch=512, threads=1))
     ) as engine:
         yield engine
 
@@ -97,7 +97,7 @@ def test_a_cancel_from_another_thread_cuts_a_prefill_chunk(engine, monkeypatch):
 
 
 async def test_a_worker_killed_in_a_prefill_is_lost():
-    link = await WorkerLink.start(load(MODEL, n_ctx=2048, n_seq=1, n_batch=2048, n_ubatch=512))
+    link = await WorkerLink.start(load(MODEL, n_ctx=2048, n_seq=1, n_batch=2048, n_ubatch=512, threads=1))
     try:
         async with trio.open_nursery() as nursery:
 
@@ -149,7 +149,7 @@ async def test_a_daemon_killed_in_a_long_native_call_leaves_no_worker():
 
 
 def test_the_bare_loop_that_the_daemon_is_measured_against_runs(prompt):
-    result = bare_loop.run(MODEL, lanes=2, tokens=3, prompts=[prompt, prompt])
+    result = bare_loop.run(MODEL, lanes=2, tokens=3, prompts=[prompt, prompt], threads=1)
 
     assert result.tokens == 6
     assert result.tokens_per_second > 0
