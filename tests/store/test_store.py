@@ -1,0 +1,362 @@
+"""Decide, append, sync, apply, publish: what a caller of `submit` may rely on, over a real log."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from superfluid.core import session as decide
+from superfluid.core import tree
+from superfluid.core.errors import (
+    BadRequest,
+    ClientError,
+    InternalError,
+    LogReadOnly,
+    LogUnknown,
+    ShuttingDown,
+)
+from superfluid.core.record import Command, Record, encode_command
+from superfluid.core.session import Decision
+from superfluid_protocol import event
+from tests.daemon import GREEDY
+from tests.store.conftest import NOW_MS, replay, serving
+
+N_VOCAB = 1000
+
+
+async def create(store):
+    records = await store.submit(None, lambda s: decide.create(s, store.new_id(), None, GREEDY))
+    return records[0].session
+
+
+async def append(store, session, text, span=(1,)):
+    return await store.submit(
+        session, lambda s: decide.append(s, store.busy, session, text, span, n_vocab=N_VOCAB)
+    )
+
+
+def texts(state, session):
+    return [
+        m.body.text
+        for m in tree.events(state, tree.get(state, session))
+        if isinstance(m.body, event.Appended)
+    ]
+
+
+@contextmanager
+def held_fsync(files):
+    """Inside, a commit that has begun does not end."""
+    files.hold()
+    try:
+        yield
+    finally:
+        files.release()
+
+
+async def in_flight(files):
+    """Wait until a commit is inside its fsync."""
+    await trio.to_thread.run_sync(files.entered.acquire)
+
+
+# -- the good way -----------------------------------------------------------------------------------
+
+
+async def test_a_command_is_durable_applied_and_answered(store, files, tmp_path):
+    session = await create(store)
+    before = len(files.synced)
+
+    records = await append(store, session, "hello")
+
+    assert files.synced[before:] == ["wal.log"]
+    assert records == (
+        Record(
+            session=session,
+            event_id=1,
+            epoch=store.log.epoch,
+            ts_unix_ms=NOW_MS,
+            body=event.Appended(text="hello", span=(1,)),
+        ),
+    )
+    assert texts(store.state, session) == ["hello"]
+
+
+async def test_nothing_is_applied_before_it_is_synced(store, files):
+    session = await create(store)
+    async with trio.open_nursery() as nursery:
+        with held_fsync(files):
+            while files.entered.acquire(blocking=False):
+                pass
+            nursery.start_soon(append, store, session, "hello")
+            await in_flight(files)
+            assert texts(store.state, session) == []
+    assert texts(store.state, session) == ["hello"]
+
+
+async def test_commands_that_wait_share_one_fsync(store, files):
+    sessions = [await create(store) for _ in range(50)]
+    batches, syncs = store.statistics.batches, files.synced.count("wal.log")
+    async with trio.open_nursery() as nursery:
+        with held_fsync(files):
+            while files.entered.acquire(blocking=False):
+                pass
+            nursery.start_soon(append, store, sessions[0], "first")
+            await in_flight(files)
+            for session in sessions[1:]:
+                nursery.start_soon(append, store, session, "waits")
+            await wait_all_tasks_blocked()
+
+    assert store.statistics.batches - batches == 2
+    assert files.synced.count("wal.log") - syncs == 2
+    assert all(len(texts(store.state, session)) == 1 for session in sessions)
+
+
+async def test_commands_of_one_session_go_one_a_batch_in_order(store):
+    session, other = await create(store), await create(store)
+    batches = store.statistics.batches
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(append, store, session, f"text {number}")
+            await wait_all_tasks_blocked(0)
+            nursery.start_soon(append, store, other, f"text {number}")
+
+    assert sorted(texts(store.state, session)) == [f"text {number}" for number in range(10)]
+    assert store.statistics.batches - batches >= 10
+    ids = [m.event_id for m in tree.events(store.state, tree.get(store.state, session))]
+    assert ids == list(range(11))
+
+
+async def test_a_decision_sees_the_head_it_extends(store):
+    """Read-modify-write through the guard of SetMeta: of many with one version, one wins."""
+    session = await create(store)
+    won, refused = [], []
+
+    async def set_title(title):
+        try:
+            await store.submit(session, lambda s: decide.set_meta(s, session, 0, title, None))
+            won.append(title)
+        except ClientError:
+            refused.append(title)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(set_title, f"title {number}")
+
+    assert len(won) == 1
+    assert len(refused) == 9
+    assert tree.get(store.state, session).title == won[0]
+
+
+async def test_a_decision_without_records_costs_no_write(store, files):
+    session = await create(store)
+    before = len(files.synced)
+
+    assert await store.submit(session, lambda _s: Decision(session=session, bodies=())) == ()
+
+    assert len(files.synced) == before
+
+
+async def test_a_watcher_is_woken_by_its_sessions_records_alone(store):
+    session, other = await create(store), await create(store)
+    woken = False
+
+    async def watch():
+        nonlocal woken
+        await store.wait_for_change(session)
+        woken = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await wait_all_tasks_blocked()
+        await append(store, other, "not this one")
+        await wait_all_tasks_blocked()
+        assert not woken
+        await append(store, session, "this one")
+    assert woken
+
+
+# -- cancelled callers ------------------------------------------------------------------------------
+
+
+async def test_a_caller_that_leaves_before_its_command_is_taken_takes_it_along(store, files, tmp_path):
+    one, two = await create(store), await create(store)
+    async with trio.open_nursery() as nursery:
+        with held_fsync(files):
+            while files.entered.acquire(blocking=False):
+                pass
+            nursery.start_soon(append, store, one, "in flight")
+            await in_flight(files)
+            with trio.CancelScope() as scope:
+                nursery.start_soon(cancel_when_blocked, scope)
+                await append(store, two, "withdrawn")
+            assert scope.cancelled_caught
+    await append(store, one, "afterwards")
+
+    assert texts(store.state, one) == ["in flight", "afterwards"]
+    assert texts(store.state, two) == []
+
+
+async def test_a_caller_that_leaves_later_waits_for_what_cannot_be_taken_back(store, files):
+    session = await create(store)
+    while files.entered.acquire(blocking=False):
+        pass
+    files.hold()
+    answered = []
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+
+            async def leave():
+                await in_flight(files)
+                scope.cancel()
+                await wait_all_tasks_blocked(0.01)
+                assert answered == []
+                files.release()
+
+            nursery.start_soon(leave)
+            answered.append(await append(store, session, "handed over"))
+            await trio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+
+    assert len(answered) == 1
+    assert texts(store.state, session) == ["handed over"]
+
+
+async def cancel_when_blocked(scope):
+    await wait_all_tasks_blocked()
+    scope.cancel()
+
+
+# -- refusals ---------------------------------------------------------------------------------------
+
+
+def refuse(_state):
+    raise BadRequest("not this one")
+
+
+def broken(_state):
+    raise RuntimeError("a bug")
+
+
+def unencodable(session, _state):
+    return Decision(session=session, bodies=(event.Appended(text="\ud83d", span=()),))
+
+
+async def test_refusals_in_a_batch_touch_nobody_else(store, files):
+    sessions = [await create(store) for _ in range(6)]
+    faults = {1: refuse, 2: broken, 3: partial(unencodable, sessions[3])}
+    caught = {}
+
+    async def submit(index):
+        if index not in faults:
+            await append(store, sessions[index], f"text {index}")
+            return
+        with pytest.raises(Exception) as failure:  # noqa: PT011 - which one is compared below
+            await store.submit(sessions[index], faults[index])
+        caught[index] = type(failure.value)
+
+    async with trio.open_nursery() as nursery:
+        with held_fsync(files):
+            while files.entered.acquire(blocking=False):
+                pass
+            nursery.start_soon(submit, 0)
+            await in_flight(files)
+            for index in range(1, 6):
+                nursery.start_soon(submit, index)
+            await wait_all_tasks_blocked()
+
+    assert caught == {1: BadRequest, 2: InternalError, 3: BadRequest}
+    assert [texts(store.state, s) for s in sessions] == [["text 0"], [], [], [], ["text 4"], ["text 5"]]
+
+
+async def test_a_closed_store_takes_nothing(tmp_path):
+    async with serving(tmp_path) as store:
+        session = await create(store)
+        store.close()
+        with pytest.raises(ShuttingDown):
+            await append(store, session, "too late")
+
+
+async def test_closing_answers_what_was_submitted_before(tmp_path, files):
+    async with serving(tmp_path, files) as store:
+        sessions = [await create(store) for _ in range(5)]
+        files.hold()
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                nursery.start_soon(append, store, session, "before the end")
+            await wait_all_tasks_blocked(0.01)
+            store.close()
+            files.release()
+
+    state = replay(tmp_path)
+    assert all(texts(state, session) == ["before the end"] for session in sessions)
+
+
+async def test_a_frozen_session_takes_no_writes_and_the_others_do(tmp_path):
+    async with serving(tmp_path) as store:
+        frozen, other = await create(store), await create(store)
+        gap = Record(
+            session=frozen, event_id=7, epoch=1, ts_unix_ms=0, body=event.Appended(text="x", span=())
+        )
+        command = Command(op_id=None, digest=None, request_id=None, records=(gap,))
+        await trio.to_thread.run_sync(store.log.commit, [encode_command(command)])
+
+    async with serving(tmp_path) as store:
+        with pytest.raises(LogReadOnly, match="is frozen"):
+            await append(store, frozen, "no")
+        await append(store, other, "yes")
+        fork = await store.submit(None, lambda s: decide.fork(s, store.new_id(), frozen, 1, None))
+
+        assert len(list(tree.events(store.state, tree.get(store.state, frozen)))) == 1
+        await append(store, fork[0].session, "goes on here")
+
+
+# -- disks that refuse ------------------------------------------------------------------------------
+
+
+async def test_after_a_failed_fsync_the_outcome_is_unknown_and_nothing_more_is_written(tmp_path, files):
+    async with serving(tmp_path, files) as store:
+        session, other = await create(store), await create(store)
+        await append(store, session, "safe")
+        end = (tmp_path / "wal.log").stat().st_size
+        files.fail_next()
+        caught = []
+
+        async def submit(to):
+            with pytest.raises(LogUnknown, match="unknown") as failure:
+                await append(store, to, "who knows")
+            caught.append(failure.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(submit, session)
+            nursery.start_soon(submit, other)
+
+        assert caught[0] is not caught[1], "each caller gets an exception of its own"
+        assert texts(store.state, session) == ["safe"], "reads go on, without it"
+        written = (tmp_path / "wal.log").stat().st_size
+        assert written > end
+        with pytest.raises(LogReadOnly, match="read-only until a restart"):
+            await append(store, session, "no more")
+        assert store.log.read_only is not None
+
+    assert (tmp_path / "wal.log").stat().st_size == written, "no closing frame either"
+    assert set(texts(replay(tmp_path), session)) <= {"safe", "who knows"}
+
+
+async def test_an_idle_log_gets_its_mark_synced(store, files):
+    session = await create(store)
+    synced = trio.Event()
+
+    def note(name):
+        if name == "wal.mark":
+            trio.from_thread.run_sync(synced.set)
+
+    files.on_sync = note
+    await append(store, session, "the last for long")
+    assert store.log.mark_due_at is not None
+
+    with trio.fail_after(10):
+        await synced.wait()
+
+    files.on_sync = None
+    assert files.synced[-2:] == ["wal.log", "wal.mark"]
