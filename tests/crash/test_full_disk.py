@@ -59,7 +59,8 @@ def test_a_reply_that_the_disk_refuses_ends_with_an_error_and_goes_on_later(
     log = daemon.sessions / "wal.log"
     with daemon.client() as client:
         session = client.create()
-        client.user(session, "hello " * 1000)  # the limit is for all files, and the mark takes 8 KiB
+        # The limit is for all files, and the mark takes 8 KiB: the log is to be the first to meet it.
+        client.user(session, "hello " * 400)
         reply = client.first_delta(session, 15_000)
         limit_files(daemon, log.stat().st_size + 200)
         client.finish(reply)
