@@ -27,14 +27,19 @@ from superfluid_protocol import event, numbers
 
 FAILED: Final = 1
 
+BEYOND_THE_END: Final = 2**63
+"""A cursor that no session reaches: reading from it costs nothing, and tells whether there is a session."""
+
 
 def existing(client: Client, session_id: int) -> Session:
-    """A session that is there, with its parameters.
+    """A session that is there.
 
     Raises:
         NoSuchSession: It is not.
     """
-    return client.session(session_id, params=client.inspect(session_id).params)
+    session = client.session(session_id)
+    session.events(BEYOND_THE_END)
+    return session
 
 
 def note(text: str) -> None:

@@ -4,6 +4,7 @@ Exit codes: 0; 1 when something failed at run time; 2 when the command line was 
 line on stderr and never a traceback; with ``SUPERFLUID_TRACEBACK=1`` a bug of ours shows where it is.
 """
 
+import io
 import os
 import sys
 from typing import Final, NoReturn
@@ -47,6 +48,9 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that has no sign for a character shows its number; no reply is worth an error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -120,6 +120,22 @@ def test_input_that_is_no_text_is_told_in_a_line(scripted: Start, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+def test_a_character_that_the_output_has_no_sign_for_is_shown_as_its_number(scripted: Start, tmp_path: Path):
+    def script(req: Request) -> Iterator[Step]:
+        if isinstance(req, request.Generate):
+            said = (committed(2, "day \u65e5", finish=1),)
+            yield response.Delta(event=said[0])
+            yield response.Generated(events=said, tokens_generated=1, finish=1, warm_prefix=0)
+        else:
+            yield from story(req)
+
+    scripted(script)
+
+    done = superfluid("chat", "-m", "x", home=tmp_path, environ={"PYTHONIOENCODING": "latin-1"})
+
+    assert (done.returncode, done.stdout) == (0, "day \\u65e5\n")
+
+
 def test_a_session_that_is_not_there(own: Daemon):
     done = superfluid("chat", "--session", "9", home=home_of(own), stdin="x\n")
 

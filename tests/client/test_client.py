@@ -37,11 +37,26 @@ from superfluid_client import (
     WorkerLost,
     sampling,
 )
-from superfluid_protocol import Request, encode, request, response
+from superfluid_protocol import Request, SessionSummary, encode, request, response
 from tests.client.fake_daemon import FakeDaemon, HangUp, Step, WaitForHangUp, appended, committed, story
 
 Start = Callable[..., FakeDaemon]
 Connect = Callable[..., Any]
+
+
+def summary(session: int, *, meta_version: int = 0, events: int = 1) -> SessionSummary:
+    return SessionSummary(
+        id=session,
+        parent=None,
+        fork_at=0,
+        title=None,
+        archived=False,
+        meta_version=meta_version,
+        generation=0,
+        events=events,
+        tokens=0,
+        open_tool_calls=0,
+    )
 
 
 def err(message: str) -> Callable[[Request], Iterator[Step]]:
@@ -137,6 +152,24 @@ async def test_a_fork_without_an_event_keeps_everything_and_reads_only_what_is_n
     cursors = [req.cursor for req in fake.requests if isinstance(req, request.Read)]
     assert cursors[0] == 5, "events 0 to 4 are known from the reply"
     assert fake.requests[-1] == request.Fork(session=9, at_event=6, params=None)
+
+
+async def test_a_fork_of_a_session_met_for_the_first_time_does_not_read_it(daemon: Start, connect: Connect):
+    def script(req: Request) -> Iterator[Step]:
+        if isinstance(req, request.Sessions):
+            yield response.SessionList(sessions=(summary(9, events=4000),))
+        else:
+            yield from story(req)
+
+    fake = daemon(script)
+    client = await connect(fake.path)
+
+    await client.session(9).fork()
+    with pytest.raises(NoSuchSession):
+        await client.session(8).fork()
+
+    assert request.Fork(session=9, at_event=4000, params=None) in fake.requests
+    assert not any(isinstance(req, request.Read) for req in fake.requests)
 
 
 async def test_trim_and_raw_append_and_roles_send_what_they_say(daemon: Start, connect: Connect):
@@ -459,20 +492,7 @@ async def test_a_closed_client_opens_nothing(daemon: Start, connect: Connect):
 
 
 async def test_set_meta_reads_the_version_it_is_not_given(daemon: Start, connect: Connect):
-    from superfluid_protocol import SessionSummary
-
-    line = SessionSummary(
-        id=9,
-        parent=None,
-        fork_at=0,
-        title=None,
-        archived=False,
-        meta_version=4,
-        generation=0,
-        events=1,
-        tokens=0,
-        open_tool_calls=0,
-    )
+    line = summary(9, meta_version=4)
 
     def script(req: Request) -> Iterator[Step]:
         if isinstance(req, request.Sessions):

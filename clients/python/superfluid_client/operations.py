@@ -137,8 +137,7 @@ def events(handle: Handle, cursor: int) -> Operation[list[EventMsg]]:
 def fork(handle: Handle, at_event: int | None, params: GenParams | None) -> Operation[int]:
     """A session that shares the events before *at_event*, or all there are; its id."""
     if at_event is None:
-        yield from events(handle, handle.seen)
-        at_event = handle.seen
+        at_event = yield from _length(handle)
     asked = request.Fork(session=handle.id, at_event=at_event, params=params)
     return (yield from _ask(response.Created, asked)).session
 
@@ -158,10 +157,7 @@ def set_meta(
 ) -> Operation[int]:
     """Set title, archive mark or both; the new version."""
     if expected_version is None:
-        known = {summary.id: summary for summary in (yield from sessions(include_archived=True))}
-        if handle.id not in known:
-            raise NoSuchSession(f"session {handle.id} does not exist")
-        expected_version = known[handle.id].meta_version
+        expected_version = (yield from _summary(handle.id)).meta_version
     asked = request.SetMeta(
         session=handle.id, expected_version=expected_version, title=title, archived=archived
     )
@@ -171,6 +167,22 @@ def set_meta(
 def whatever(req: Request) -> Operation[Response]:
     """Any request; its reply."""
     return (yield from _ask(Response, req))
+
+
+def _length(handle: Handle) -> Operation[int]:
+    """The number of events there are now. Reads what is new, and not a long session that is met for the first time."""
+    if handle.seen == 0:
+        handle.seen = (yield from _summary(handle.id)).events
+    else:
+        yield from events(handle, handle.seen)
+    return handle.seen
+
+
+def _summary(session: int) -> Operation[SessionSummary]:
+    for summary in (yield from sessions(include_archived=True)):
+        if summary.id == session:
+            return summary
+    raise NoSuchSession(f"session {session} does not exist")
 
 
 def _append(handle: Handle, req: Request) -> Operation[EventMsg]:
