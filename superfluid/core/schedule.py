@@ -206,7 +206,6 @@ class Scheduler:
         slot.stream = array("I", job.prompt)
         slot.held = placement.start
         slot.job = job.id
-        slot.used = self.tick
         job.seq = placement.seq
         job.to_prefill = len(job.prompt) - placement.start
         job.warm = placement.start

@@ -140,6 +140,12 @@ class TestNeighbours:
     def test_what_lies_there_gives_way_when_it_was_used_least_recently(self):
         assert place(pool([9], [8, 8], [7], A, jobs=[0]), ids(6)) == placed(1, 0, clear(1))
 
+    def test_an_empty_one_has_nothing_to_move(self):
+        slots = pool([9], NONE, NONE, jobs=[0])
+        slots[2].used = 0
+
+        assert place(slots, ids(6)) == placed(1, 0, clear(1))
+
     def test_a_running_source_keeps_its_own(self):
         slots = pool(A, NONE, jobs=[0])
 

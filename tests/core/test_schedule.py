@@ -173,6 +173,25 @@ def test_sessions_that_take_turns_stay_warm_beside_each_other():
                 assert bench.ends[job].warm == before - 1
 
 
+def test_the_session_that_was_not_used_for_longest_gives_way():
+    bench = Bench(lanes=1, sequences=3)
+    streams = {}
+
+    def turn(job, name):
+        bench.submit(job, [*streams.get(name, [name] * 4), 8], limit=2)
+        bench.drain()
+        streams[name] = bench.stream(job)
+        return bench.ends[job].warm > 0
+
+    for job, name in enumerate((11, 12, 13), 1):
+        assert not turn(job, name)
+    assert turn(4, 11)
+    assert not turn(5, 14)  # takes the place of 12
+    assert turn(6, 13)
+    assert turn(7, 11)
+    assert not turn(8, 12)
+
+
 # -- ticks ------------------------------------------------------------------------------------------
 
 
@@ -204,6 +223,16 @@ def test_a_long_tick_ends_where_a_lane_does_that_somebody_waits_for():
     bench.submit(2, ENDLESS)
 
     assert bench.scheduler.plan().decode_rounds == left
+
+
+def test_a_long_tick_goes_on_behind_the_end_of_a_lane_that_nobody_waits_for():
+    bench = Bench(lanes=2, step_us=1_000)
+    bench.submit(1, ENDLESS, limit=60)
+    bench.submit(2, ENDLESS, limit=LONG)
+    bench.tick()
+    bench.scheduler.step_us = 1_000
+
+    assert bench.scheduler.plan().decode_rounds == BUSY_TARGET_US // 1_000
 
 
 def test_no_tick_is_longer_than_its_longest_reply():
@@ -397,6 +426,27 @@ def test_cold_jobs_go_back_to_the_head_of_the_queue_in_their_order():
     bench.drain()
     assert all(bench.is_whole(job) for job in (2, 3, 4))
     assert bench.ends[2].warm == 0
+
+
+def test_a_cold_sequence_holds_nothing_whatever_is_reported_of_it():
+    bench = cold_pair()
+    bench.scheduler.plan()
+    slot = bench.scheduler.slots[bench.scheduler.running[2].seq]
+    assert slot.held == 5
+    line = JobResult(job=2, prefilled=0, tokens=b"", state=JobState.COLD)
+
+    bench.scheduler.settle(Result(plan_id=1, jobs=(line,), positions=()))
+
+    assert slot.held == 0
+
+
+def test_the_last_token_of_a_reply_is_not_stored_yet():
+    job = Job(id=1, prompt=array("I", [1, 2, 3]), params=PARAMS, limit=9, to_prefill=2)
+    assert job.stored == 1
+    job.to_prefill = 0
+    assert job.stored == 3
+    job.generated = 4
+    assert job.stored == 6
 
 
 def test_a_cancelled_job_that_turns_out_cold_is_cancelled():

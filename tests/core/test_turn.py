@@ -2,10 +2,23 @@
 
 import pytest
 
+from superfluid.core import session as decide
+from superfluid.core import tree
 from superfluid.core.turn import Phase, Position, position
 from superfluid_protocol import event
 from superfluid_protocol.numbers import Finish
-from tests.core.builders import BUMP, CREATED, appended, message, messages, prompt, reply
+from tests.core.builders import (
+    BUMP,
+    CREATED,
+    add,
+    appended,
+    commit,
+    message,
+    messages,
+    prompt,
+    reply,
+    session_of,
+)
 
 FINGERPRINT = event.GenerationFingerprint(digest=1)
 META = event.MetaUpdated(version=1, title="t", archived=None)
@@ -77,3 +90,25 @@ def test_it_reads_no_further_than_it_must():
         raise AssertionError("the position was known")
 
     assert position(latest_first()).phase is Phase.OPEN
+
+
+def test_a_fork_of_a_fork_of_a_fork_stands_where_its_own_events_say():
+    """Not where the first fork was made, nor at the latest event by time, nor at a side record."""
+    state, root = session_of(message(1), prompt(2), reply(3, finish=2))
+    leaf = 1
+    for new in (2, 3, 4):
+        commit(state, decide.fork(state, new, leaf, state.sessions[leaf].length, None))
+        add(state, new, META, message(10 + new), prompt(20 + new), reply(30 + new, finish=2), FINGERPRINT)
+        leaf = new
+    add(state, 1, message(99))
+
+    def stands(name):
+        return position(tree.events_backwards(state, state.sessions[name]))
+
+    assert stands(1) == Position(phase=Phase.MESSAGE, last_role=1, last_token=99)
+    for name in (2, 3, 4):
+        opened = state.sessions[name].length - 3
+        assert stands(name) == Position(
+            phase=Phase.OPEN, last_role=2, last_token=30 + name, prompt_event=opened
+        )
+    assert root.length == 5
