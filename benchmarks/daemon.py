@@ -34,7 +34,7 @@ def serving(model: str, *options: str) -> Iterator[Running]:
     with tempfile.TemporaryDirectory(prefix="superfluid-bench-") as folder:
         home = Path(folder)
         environ = os.environ | {"SUPERFLUID_HOME": folder}
-        command = [sys.executable, "-m", "superfluid.cli.main", "serve", model, "--log-filter", "warn", *options]
+        command = [sys.executable, "-m", "superfluid.cli", "serve", model, "--log-filter", "warn", *options]
         child = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
         try:
             _wait_ready(child)

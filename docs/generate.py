@@ -4,6 +4,7 @@ A test runs `render` and compares, so that they cannot fall behind.
 """
 
 import ast
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +31,7 @@ def limits(source: str) -> list[tuple[str, str, str]]:
     """(name, value as written, reason) of every constant that has a reason behind it."""
     found: list[tuple[str, str, str]] = []
     body = ast.parse(source).body
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in pairwise(body):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         if not isinstance(following, ast.Expr) or not isinstance(following.value, ast.Constant):

@@ -102,8 +102,8 @@ WORKER_SAMPLE_SECONDS: Final = 0.5
 """Seconds between two looks at a worker that owes an answer. An idle worker is not looked at."""
 
 WORKER_CLOSE_SECONDS: Final = 2.0
-"""Seconds a worker has to end by itself after each of: the request to shut down, SIGTERM. Then it is killed. A step
-of the engine is aborted by the request, so a healthy worker needs milliseconds."""
+"""Seconds a worker has to end by itself after the request to shut down. Then it is killed. A step of the engine is
+aborted by the request, so a healthy worker needs milliseconds."""
 
 MAX_LINK_MESSAGE_BYTES: Final = 64 * MIB
 """One message between daemon and worker. The largest honest one is a plan that admits eight prompts of a million

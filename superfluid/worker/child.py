@@ -114,9 +114,6 @@ class Child:
         """Kill it; it may be stopped, deaf or gone already."""
         self._process.kill()
 
-    def terminate(self) -> None:
-        self._process.terminate()
-
     async def reap(self) -> None:
         """Wait until a process that closed its link is gone, so that its own exit code is seen; kill it if it
         stays."""

@@ -147,7 +147,7 @@ class WorkerLink:
         return self.lost
 
     async def aclose(self) -> None:
-        """End the worker: ask it, then SIGTERM, then SIGKILL. It is gone when this returns.
+        """End the worker: ask it, then kill it. It is gone when this returns.
 
         A plan in flight ends early: who waits for it gets what was done, or ``WorkerLost``.
         """
@@ -158,10 +158,6 @@ class WorkerLink:
                 self.lost = "the worker was closed"
                 with trio.move_on_after(WORKER_CLOSE_SECONDS):
                     await child.wait_ended()
-                if not child.ended:
-                    child.terminate()
-                    with trio.move_on_after(WORKER_CLOSE_SECONDS):
-                        await child.wait_ended()
             await child.kill_and_reap()
             child.close()
             await trio.lowlevel.checkpoint()

@@ -131,8 +131,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _settle(parent: int) -> None:
     """Tie this process to its daemon's life and away from its terminal."""
     faulthandler.enable()
-    # Ctrl-C goes to the whole process group; the daemon ends us when it has told its clients.
+    # A terminal and a service manager signal the whole process group. The daemon decides when its worker ends; the
+    # end of the link says so too, whatever became of the daemon.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # The signal is tied to the thread that spawned us, so the daemon spawns from its main thread.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -66,8 +66,9 @@ async def test_a_worker_is_known_by_its_command_line_and_process_group(link):
     assert os.getpgid(link.pid) == os.getpgid(0)
 
 
-async def test_ctrl_c_in_the_terminal_does_not_end_a_worker(link):
-    os.kill(link.pid, signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_whole_process_group_does_not_end_a_worker(link, number):
+    os.kill(link.pid, number)
 
     assert len(ids(await link.run(both()), 1)) == 1
 
