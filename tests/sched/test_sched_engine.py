@@ -1,0 +1,337 @@
+"""The engine's loop over simulated workers: jobs, losses, respawns, on a clock that jumps."""
+
+from array import array
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from superfluid.core.errors import ShuttingDown, TooManyInFlight, WorkerLost, WorkerStartFailed
+from superfluid.core.plan import FINISHED, JobState
+from superfluid.core.schedule import Job
+from superfluid.sched import engine as engine_module
+from superfluid.sched.engine import HEALTHY_SECONDS, RESPAWN_FIRST_SECONDS, RESPAWN_MOST_SECONDS, Engine
+from superfluid.worker.messages import Load
+from tests.daemon import GREEDY
+from tests.sched.simulated_worker import N_CTX, SimulatedWorkers
+
+LOST = WorkerLost("the worker was killed by SIGKILL")
+CANNOT = WorkerStartFailed("missing", "model file /nowhere does not exist")
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    workers = SimulatedWorkers()
+    monkeypatch.setattr(engine_module, "WorkerLink", workers)
+    return workers
+
+
+@pytest.fixture
+def engine(workers):
+    return Engine(Load(model_path="/model", n_ctx=N_CTX, n_seq=4), lanes=2)
+
+
+@asynccontextmanager
+async def running(engine):
+    """The engine runs inside, and is closed behind."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.run)
+        try:
+            yield
+        except BaseException:
+            nursery.cancel_scope.cancel()
+            raise
+        engine.close()
+
+
+class Asked:
+    """A job, and what became of it."""
+
+    def __init__(self, engine, number, *, prompt=10, limit=100):
+        self.prompt = prompt
+        self.updates = []
+        self.begun, self.ended = trio.Event(), trio.Event()
+        job = Job(id=number, prompt=array("I", range(prompt)), params=GREEDY, limit=limit)
+        engine.submit(job, self.take)
+
+    def take(self, update):
+        assert not self.ended.is_set(), "nothing comes after the last update"
+        self.updates.append(update)
+        if update.tokens:
+            self.begun.set()
+        if update.state in FINISHED:
+            self.ended.set()
+
+    @property
+    def tokens(self):
+        return [token for update in self.updates for token in update.tokens]
+
+    @property
+    def state(self):
+        return self.updates[-1].state
+
+    async def wait(self):
+        await self.ended.wait()
+        return self
+
+    async def wait_first(self):
+        await self.begun.wait()
+
+
+async def test_jobs_share_ticks_and_end_at_their_limits(engine, workers, autojump_clock):
+    async with running(engine):
+        asked = [Asked(engine, number, limit=20 * number) for number in (1, 2, 3)]
+        for job in asked:
+            await job.wait()
+
+    for number, job in enumerate(asked, 1):
+        assert job.state is JobState.LIMIT
+        assert job.tokens == list(range(10, 10 + 20 * number))
+    assert max(len(plan.admit) for plan in workers.now.plans) == 2, "two lanes"
+    assert engine.statistics.worker_losses == 0
+    assert workers.now.closed
+
+
+async def test_an_idle_engine_sends_no_plan_and_wakes_for_a_job(engine, workers, autojump_clock):
+    async with running(engine):
+        await trio.sleep(1000)
+        assert workers.now.plans == []
+        assert (await Asked(engine, 1).wait()).state is JobState.LIMIT
+
+
+# -- losses -----------------------------------------------------------------------------------------
+
+
+async def test_a_loss_fails_the_lanes_and_keeps_the_queue(engine, workers, autojump_clock):
+    async with running(engine):
+        lanes = [Asked(engine, number, limit=3000) for number in (1, 2)]
+        waiting = Asked(engine, 3, limit=50)
+        for job in lanes:
+            await job.wait_first()
+        workers.now.die()
+
+        for job in lanes:
+            await job.wait()
+            assert job.state is JobState.ERROR
+            assert "was killed by SIGKILL" in job.updates[-1].detail
+            assert "generate again to continue" in job.updates[-1].detail
+        await waiting.wait()
+
+    assert waiting.state is JobState.LIMIT
+    assert waiting.tokens == list(range(10, 60))
+    assert len(workers.links) == 2
+    assert engine.statistics.worker_losses == 1
+    assert engine.statistics.respawns == 1
+
+
+async def test_nothing_of_the_lost_workers_memory_is_believed(engine, workers, autojump_clock):
+    async with running(engine):
+        stream = array("I", range(10))
+        await Asked(engine, 1, limit=20).wait()
+        assert engine.gauges()["pool_tokens"] > 0
+        workers.now.die()
+        await wait_all_tasks_blocked()
+        assert not engine.holds(stream)
+        assert engine.gauges()["pool_tokens"] == 0
+        await Asked(engine, 2, limit=5).wait()
+
+    (admit,) = (admit for plan in workers.now.plans for admit in plan.admit)
+    assert admit.start == 0
+
+
+async def test_a_worker_that_dies_idle_is_replaced_before_anybody_asks(engine, workers, autojump_clock):
+    async with running(engine):
+        await wait_all_tasks_blocked()
+        workers.now.die()
+        await trio.sleep(1)
+
+        assert len(workers.links) == 2
+        assert engine.status.phase == "ready"
+        assert engine.status.worker_pid == workers.now.pid
+
+
+async def test_respawns_back_off_while_workers_die_at_the_start(engine, workers, autojump_clock):
+    workers.fail_starts = [LOST] * 12
+    async with running(engine):
+        assert (await Asked(engine, 1).wait()).state is JobState.LIMIT, "a job waits for the first that lives"
+
+    pauses = [b - a for a, b in zip(workers.started_at, workers.started_at[1:], strict=False)]
+    expected = [min(RESPAWN_FIRST_SECONDS * 2**n, RESPAWN_MOST_SECONDS) for n in range(12)]
+    assert pauses == pytest.approx(expected)
+
+
+async def test_a_worker_that_did_its_work_is_replaced_at_once(engine, workers, autojump_clock):
+    workers.fail_starts = [LOST] * 5
+    async with running(engine):
+        for number in range(1, 6):
+            await Asked(engine, number).wait()
+            workers.now.die()
+            died_at = trio.current_time()
+            await Asked(engine, 100 + number).wait()
+            assert workers.started_at[-1] - died_at == pytest.approx(RESPAWN_FIRST_SECONDS)
+
+
+async def test_a_job_that_kills_every_worker_is_backed_off(engine, workers, autojump_clock):
+    workers.die_at_plans = 7
+    async with running(engine):
+        for number in range(1, 8):
+            assert (await Asked(engine, number).wait()).state is JobState.ERROR
+        await Asked(engine, 8).wait()
+
+    pauses = [b - a for a, b in zip(workers.started_at, workers.started_at[1:], strict=False)]
+    assert pauses == pytest.approx([RESPAWN_FIRST_SECONDS * 2**n for n in range(7)])
+
+
+async def test_a_worker_that_lived_long_starts_the_back_off_anew(engine, workers, autojump_clock):
+    workers.fail_starts = [LOST] * 5
+    async with running(engine):
+        await trio.sleep(HEALTHY_SECONDS + 60)
+        workers.now.die()
+        died_at = trio.current_time()
+        await trio.sleep(1)
+
+        assert workers.started_at[-1] - died_at == pytest.approx(RESPAWN_FIRST_SECONDS)
+
+
+# -- a model that cannot be loaded ------------------------------------------------------------------
+
+
+async def test_a_start_that_cannot_work_ends_the_engine_and_what_waits(engine, workers, autojump_clock):
+    workers.fail_starts = [CANNOT]
+    job = Asked(engine, 1)
+
+    with pytest.raises(WorkerStartFailed, match="does not exist"):
+        await engine.run()
+
+    assert job.state is JobState.ERROR
+    assert "does not exist" in job.updates[-1].detail
+    assert len(workers.started_at) == 1, "no respawn loop"
+    with pytest.raises(WorkerStartFailed, match="does not exist"):
+        Asked(engine, 2)
+    with pytest.raises(WorkerStartFailed, match="does not exist"):
+        await engine.context_size()
+    assert engine.status.phase == "failed"
+
+
+async def test_a_respawn_that_cannot_work_ends_the_engine_too(engine, workers, autojump_clock):
+    caught = []
+
+    async def run():
+        with pytest.raises(WorkerStartFailed) as failure:
+            await engine.run()
+        caught.append(failure.value)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        lane = Asked(engine, 1, limit=3000)
+        await lane.wait_first()
+        workers.fail_starts = [CANNOT]
+        workers.now.die()
+
+    assert caught == [CANNOT]
+    assert lane.state is JobState.ERROR
+    assert "was killed by SIGKILL" in lane.updates[-1].detail
+    assert await engine.context_size() == N_CTX, "what was learnt stays known: sessions remain readable"
+
+
+async def test_whoever_waits_for_the_first_worker_is_told_of_progress_and_end(
+    engine, workers, autojump_clock
+):
+    workers.load_seconds = 5
+    assert engine.status.phase == "loading"
+    async with running(engine):
+        with trio.fail_after(6):
+            assert await engine.context_size() == N_CTX
+        assert engine.status.phase == "ready"
+
+
+# -- cancels ----------------------------------------------------------------------------------------
+
+
+async def test_a_queued_job_is_cancelled_at_once_and_disturbs_nobody(engine, workers, autojump_clock):
+    async with running(engine):
+        lanes = [Asked(engine, number, limit=200) for number in (1, 2)]
+        queued = Asked(engine, 3)
+        for job in lanes:
+            await job.wait_first()
+
+        engine.cancel(3)
+
+        assert queued.state is JobState.CANCELLED
+        assert queued.tokens == []
+        for job in lanes:
+            await job.wait()
+            assert job.tokens == list(range(10, 210))
+    assert 3 not in {admit.job for plan in workers.now.plans for admit in plan.admit}
+
+
+async def test_a_running_job_is_cancelled_with_what_it_made(engine, workers, autojump_clock):
+    async with running(engine):
+        cancelled, other = Asked(engine, 1, limit=3000), Asked(engine, 2, limit=100)
+        await cancelled.wait_first()
+        engine.cancel(1)
+        engine.cancel(1)
+        await cancelled.wait()
+        await other.wait()
+
+    assert cancelled.state is JobState.CANCELLED
+    assert cancelled.tokens == list(range(10, 10 + len(cancelled.tokens)))
+    assert other.tokens == list(range(10, 110))
+
+
+async def test_a_cancelled_lane_goes_to_the_next_in_the_queue(engine, autojump_clock):
+    async with running(engine):
+        lanes = [Asked(engine, number, limit=3000) for number in (1, 2)]
+        next_one, last = Asked(engine, 3, limit=5), Asked(engine, 4, limit=5)
+        await lanes[0].wait_first()
+        engine.cancel(4)
+        engine.cancel(1)
+        await next_one.wait()
+        engine.cancel(2)
+
+    assert next_one.state is JobState.LIMIT
+    assert last.state is JobState.CANCELLED
+
+
+async def test_cancelling_what_is_not_there_is_nothing(engine, autojump_clock):
+    async with running(engine):
+        job = await Asked(engine, 1, limit=5).wait()
+        engine.cancel(1)
+        engine.cancel(99)
+        assert job.state is JobState.LIMIT
+
+
+# -- the end ----------------------------------------------------------------------------------------
+
+
+async def test_closing_lets_the_jobs_end_first(engine, autojump_clock):
+    async with running(engine):
+        job = Asked(engine, 1, limit=500)
+        await job.wait_first()
+        engine.close()
+        with pytest.raises(ShuttingDown):
+            Asked(engine, 2)
+        await job.wait()
+
+    assert job.state is JobState.LIMIT
+    assert engine.status.phase == "closed"
+
+
+async def test_closing_does_not_wait_for_the_back_off(engine, workers, autojump_clock):
+    workers.fail_starts = [LOST] * 12
+    async with running(engine):
+        await trio.sleep(20)
+        closing_at = trio.current_time()
+    assert trio.current_time() == closing_at
+    assert engine.status.phase == "closed"
+
+
+async def test_the_queue_has_its_bound(engine, monkeypatch, autojump_clock):
+    monkeypatch.setattr("superfluid.core.schedule.MAX_QUEUED_GENERATIONS", 3)
+    async with running(engine):
+        asked = [Asked(engine, number) for number in range(1, 4)]
+        with pytest.raises(TooManyInFlight):
+            Asked(engine, 4)
+        for job in asked:
+            assert (await job.wait()).state is JobState.LIMIT
