@@ -207,11 +207,15 @@ class Daemon:
             stderr=subprocess.PIPE,
             text=True,
             user=self._user,
-            env=_environment(self._environ),
+            env=self.environment(),
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
         return self
+
+    def environment(self) -> dict[str, str]:
+        """What it is started with."""
+        return _environment(self._environ)
 
     @property
     def process(self) -> subprocess.Popen[str]:

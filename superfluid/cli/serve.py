@@ -148,5 +148,9 @@ def _greet(daemon: object) -> None:
         + (repr(str(daemon.socket)) if custom else "")
         + '); s = c.create_session(); s.user("Hello!"); print(s.generate(64).text)\'',
     )
-    click.echo("\n".join(lines))
-    sys.stdout.flush()
+    try:
+        click.echo("\n".join(lines))
+        sys.stdout.flush()
+    except OSError:
+        # Nobody reads it. What is still buffered has to go somewhere when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,8 @@ text, token ids and keys never get into them (the callers pass none, and a test 
 
 import logging
 import sys
-from typing import Final, TextIO
+from contextlib import suppress
+from typing import Final, TextIO, cast
 
 import structlog
 
@@ -67,6 +68,31 @@ class Filter:
         return event
 
 
+class ForgivingStream:
+    """A text stream whose reader may leave: what cannot be written is dropped.
+
+    A terminal that closed or a collector that restarts must not end the sessions of everybody else, so a line of the log
+    is never worth an exception in what it tells of.
+
+    Args:
+        stream: Where text goes while it can.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or drop."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
 def configure(directive: str, *, stream: TextIO | None = None) -> None:
     """Set up logging for the process.
 
@@ -91,6 +117,6 @@ def configure(directive: str, *, stream: TextIO | None = None) -> None:
             *exceptions,
             renderer,
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=out),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", ForgivingStream(out))),
         cache_logger_on_first_use=False,
     )
