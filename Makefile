@@ -86,7 +86,7 @@ format: $(INSTALLED) ## Format the code, and mend what can be mended
 
 .PHONY: bench
 bench: $(INSTALLED) ## Measure against bare loops
-	@exec $(BIN)/python benchmarks/run.py $(ARGS)
+	@exec $(BIN)/python -m benchmarks.run $(ARGS)
 
 .PHONY: clean
 clean: ## Remove .venv and every cache (pip keeps the compiled engine in its own)

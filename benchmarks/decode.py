@@ -3,7 +3,9 @@
 import selectors
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from benchmarks import bare_loop
@@ -29,35 +31,49 @@ class Row:
         return statistics.median(d / b for d, b in zip(self.daemon, self.bare, strict=True))
 
 
+class EndedEarly(Exception):
+    """The model ended a reply by itself, so that too little was measured. Other prompts may do."""
+
+
 def compare(daemon: Running, model: Path, *, rounds: int) -> list[Row]:
     """Both sides, interleaved round by round, in turns of who begins."""
     rows = [Row(lanes=lanes, daemon=[], bare=[]) for lanes in bare_loop.LANES]
-    salt = 0
+    salts = count(1)
     for number in range(rounds):
         for row in rows:
-            salt += 1
-            prompts = [_prompt(lane, salt) for lane in range(row.lanes)]
-            sides = [
-                lambda row=row, prompts=prompts: row.daemon.append(through_daemon(daemon.socket, prompts)),
-                lambda row=row, prompts=prompts: row.bare.append(_bare(model, row.lanes, prompts)),
-            ]
-            for side in sides if number % 2 else reversed(sides):
-                side()
+            _round(row, daemon, model, salts, daemon_first=bool(number % 2))
     return rows
 
 
+def _round(row: Row, daemon: Running, model: Path, salts: Iterator[int], *, daemon_first: bool) -> None:
+    for salt in salts:
+        prompts = [_prompt(lane, salt) for lane in range(row.lanes)]
+        bare = 0.0 if daemon_first else _bare(model, row.lanes, prompts)
+        try:
+            speed = through_daemon(daemon.socket, prompts)
+        except EndedEarly:
+            continue
+        row.daemon.append(speed)
+        row.bare.append(bare or _bare(model, row.lanes, prompts))
+        return
+
+
 def through_daemon(socket: Path, prompts: list[list[int]]) -> float:
-    """Tokens a second of all lanes together, while all of them decode."""
+    """Tokens a second of all lanes together, while all of them decode.
+
+    Raises:
+        EndedEarly: Less than half of what was asked for fell into that time.
+    """
     callers = [Caller(socket) for _ in prompts]
     selector = selectors.DefaultSelector()
+    sessions: list[int] = []
     for caller, prompt in zip(callers, prompts, strict=True):
         session = caller.create(GREEDY)
+        sessions.append(session)
         caller.call(request.Append(session=session, text=None, span=tuple(prompt)))
-        selector.register(caller.sock, selectors.EVENT_READ, [session, bytearray(), 0])
-    for key in list(selector.get_map().values()):
-        callers[[c.sock for c in callers].index(key.fileobj)].send(
-            request.Generate(session=key.data[0], max_tokens=TOKENS)
-        )
+        selector.register(caller.sock, selectors.EVENT_READ, bytearray())
+    for caller, session in zip(callers, sessions, strict=True):
+        caller.send(request.Generate(session=session, max_tokens=TOKENS))
     speed = _watch(selector, len(prompts))
     selector.close()
     for caller in callers:
@@ -72,10 +88,10 @@ def _watch(selector: selectors.BaseSelector, lanes: int) -> float:
     counted, first, last = 0, 0.0, 0.0
     while len(ended) < lanes:
         for key, _mask in selector.select():
-            number, data = key.fd, key.data
-            data[1] += key.fileobj.recv(1 << 16)  # type: ignore[union-attr]  # it is a socket
+            number, received = key.fd, key.data
+            received += key.fileobj.recv(1 << 16)  # type: ignore[union-attr]  # it is a socket
             now = time.perf_counter()
-            for reply in _replies(data[1]):
+            for reply in _replies(received):
                 match reply:
                     case response.Delta(event=message) if isinstance(message.body, event.Generated):
                         if len(begun) == lanes and not ended:
@@ -89,6 +105,8 @@ def _watch(selector: selectors.BaseSelector, lanes: int) -> float:
                         raise RuntimeError(text)
                     case _:
                         pass
+    if counted < lanes * TOKENS // 2:
+        raise EndedEarly
     return counted / (last - first)
 
 

@@ -5,31 +5,20 @@ A handler reads the state, or decides a command and submits it to the store. Ref
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any, Final
 
-import trio
-
-from superfluid.api.context import chat_context
 from superfluid.api.generate import Generations
-from superfluid.chat.codec import Context
+from superfluid.api.input import append_message, append_raw
 from superfluid.chat.text import check_text
 from superfluid.core import session as decide
-from superfluid.core import tree, view
-from superfluid.core.errors import Conflict, NotSupported
+from superfluid.core import view
+from superfluid.core.errors import NotSupported
 from superfluid.core.record import Record
-from superfluid.core.state import State
-from superfluid.sched.model import Model, Text
+from superfluid.sched.model import Model
 from superfluid.store.store import Store
 from superfluid_protocol import Request, Response, Tier, request, response, types
 
 WAL_VERSION: Final = 3
-
-INLINE_TEXT_BYTES: Final = 4096
-"""Longer texts are tokenised in a thread: 1 MB takes up to 2 s, this much less than a millisecond."""
-
-APPEND_ATTEMPTS: Final = 64
-"""A span is made for the session's end as it was; when another client appended meanwhile it is made again."""
 
 Handler = Callable[["Service", Any], Awaitable[Response]]
 
@@ -93,36 +82,10 @@ class Service:
     # -- input --------------------------------------------------------------------------------------
 
     async def _append(self, req: request.Append) -> Response:
-        if req.text is not None:
-            check_text(req.text)
-        text = await self.model.text()
-        n_vocab = text.vocabulary.n_tokens
-        records = await self.store.submit(
-            req.session,
-            lambda s: decide.append(s, self.store.busy, req.session, req.text, req.span, n_vocab=n_vocab),
-        )
-        return _committed(records)
+        return _committed(await append_raw(self.store, self.model, req))
 
     async def _append_message(self, req: request.AppendMessage) -> Response:
-        decide.check_role(req.role)
-        check_text(req.text)
-        text = await self.model.text()
-        for _attempt in range(APPEND_ATTEMPTS):
-            session = decide.writable(self.store.state, self.store.busy, req.session)
-            length = session.length
-            context = chat_context(self.store.state, session, text)
-            span = await _message_span(text, context, req.role, req.text)
-
-            def commit(state: State, span: list[int] = span, length: int = length) -> decide.Decision:
-                if tree.get(state, req.session).length != length:
-                    raise _Moved
-                return decide.message(state, self.store.busy, req.session, req.role, req.text, tuple(span))
-
-            try:
-                return _committed(await self.store.submit(req.session, commit))
-            except _Moved:
-                continue
-        raise Conflict(f"session {req.session} is being appended to from elsewhere; try again")
+        return _committed(await append_message(self.store, self.model, req))
 
     async def _cancel(self, req: request.Cancel) -> Response:
         decide.check_cancel(self.store.state, self.store.busy, req.session)
@@ -177,22 +140,6 @@ _HANDLERS: Final[dict[type[Request], Handler]] = {
     request.Inspect: Service._inspect,
     request.Metrics: Service._get_metrics,
 }
-
-
-class _Moved(Conflict):
-    """The session grew between the making of a span and its decision."""
-
-    def __init__(self) -> None:
-        super().__init__("the session grew meanwhile")
-
-
-async def _message_span(text: Text, context: Context, role: int, content: str) -> list[int]:
-    codec = text.chat()
-    if len(content) <= INLINE_TEXT_BYTES:
-        return codec.message(context, role, content)
-    turns = context.history()  # read here: the state changes while the thread works
-    context = replace(context, history=lambda: turns)
-    return await trio.to_thread.run_sync(codec.message, context, role, content)
 
 
 def _committed(records: tuple[Record, ...]) -> Response:

@@ -49,7 +49,8 @@ Then, in another terminal:  superfluid chat
     "--max-context",
     type=click.IntRange(min=0),
     default=0,
-    help="Tokens of one session on the model  [default: what the model was trained with, as memory allows]",
+    help="Tokens of one session on the model  "
+    "[default: what it was trained with, at most 8192, within a quarter of the free memory]",
 )
 @click.option(
     "--threads",

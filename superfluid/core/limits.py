@@ -76,8 +76,9 @@ SEND_SECONDS: Final = 30.0
 
 # -- sessions ---------------------------------------------------------------------------------------
 
-MAX_TITLE_BYTES: Final = 4 * KIB
-"""UTF-8 bytes of a session's title: a title is shown in lists, and every list carries all of them."""
+MAX_TITLE_BYTES: Final = 1 * KIB
+"""UTF-8 bytes of a session's title: a title is shown in lists, and one frame carries all of them: 60,000 sessions with
+the longest titles."""
 
 MAX_TOKENS_PER_GENERATE: Final = 1 << 20
 """Upper bound of ``Generate.max_tokens``; the context's free room is the bound that matters."""
