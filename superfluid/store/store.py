@@ -70,6 +70,7 @@ class Store:
         self._now_ms = now_ms
         self._next_id = state.next_session
         self._pending: deque[_Pending] = deque()
+        self._decided: _Pending | None = None
         self._idle = trio.lowlevel.ParkingLot()
         self._watchers: dict[int, trio.lowlevel.ParkingLot] = {}
         self._closing = False
@@ -128,7 +129,7 @@ class Store:
         """The committer. Ends after `close`, with everything that was submitted before it answered."""
         with trio.CancelScope(shield=True):
             while True:
-                if self._pending:
+                if self._pending or self._decided:
                     await self._commit(self._take())
                     await self._sync_mark_if_due()
                 elif self._closing:
@@ -159,26 +160,31 @@ class Store:
             await trio.to_thread.run_sync(self.log.sync_mark_if_due, time.monotonic())
 
     def _take(self) -> list[_Pending]:
-        """Decide what waits, in order, into one batch; refusals are answered here and now."""
-        batch: list[_Pending] = []
+        """Decide what waits, in order, into one batch; refusals are answered here and now.
+
+        One that would take the batch over its limit begins the next one as it was decided: nothing else of this batch is
+        of its session, so its decision still holds there.
+        """
+        batch = [self._decided] if self._decided else []
+        touched = {pending.session for pending in batch}
+        size = sum(len(pending.encoded) for pending in batch)
+        self._decided = None
         later: list[_Pending] = []
-        touched: set[int] = set()
-        size = 0
         now = self._now_ms()
-        while self._pending:
+        while self._pending and size < MAX_BATCH_BYTES:
             pending = self._pending.popleft()
-            if pending.session in touched:
+            if pending.session is not None and pending.session in touched:
                 later.append(pending)
                 continue
-            if pending.session is not None:
-                touched.add(pending.session)
+            touched.add(pending.session)
             pending.taken = True
             if not self._decide(pending, now):
                 continue
-            batch.append(pending)
             size += len(pending.encoded)
-            if size >= MAX_BATCH_BYTES:
+            if batch and size > MAX_BATCH_BYTES:
+                self._decided = pending
                 break
+            batch.append(pending)
         self._pending.extendleft(reversed(later))
         return batch
 

@@ -127,6 +127,26 @@ async def test_commands_of_one_session_go_one_a_batch_in_order(store):
     assert ids == list(range(11))
 
 
+async def test_a_large_command_makes_a_batch_of_its_own(store, files, monkeypatch):
+    monkeypatch.setattr("superfluid.store.store.MAX_BATCH_BYTES", 10_000)
+    sessions = [await create(store) for _ in range(5)]
+    sizes = []
+    commit = store.log.commit
+    monkeypatch.setattr(store.log, "commit", lambda encoded: sizes.append(len(encoded)) or commit(encoded))
+    async with trio.open_nursery() as nursery:
+        with held_fsync(files):
+            while files.entered.acquire(blocking=False):
+                pass
+            nursery.start_soon(append, store, sessions[0], "in flight")
+            await in_flight(files)
+            for index, length in enumerate([10, 50_000, 10, 6_000, 6_000]):
+                nursery.start_soon(append, store, sessions[index], "x" * length)
+                await wait_all_tasks_blocked()
+
+    assert sizes == [1, 1, 1, 2, 1]
+    assert [len(texts(store.state, session)) for session in sessions] == [2, 1, 1, 1, 1]
+
+
 async def test_a_decision_sees_the_head_it_extends(store):
     """Read-modify-write through the guard of SetMeta: of many with one version, one wins."""
     session = await create(store)
