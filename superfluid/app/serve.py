@@ -186,9 +186,12 @@ class Daemon:
                 work.start_soon(self._run_engine, engine)
                 work.start_soon(self._announce, model, engine)
                 await self._stop.wait()
+                if engine.status.n_ctx is None:
+                    engine.close()  # who waits for a first worker is told now
                 await self._drain(generations, server)
                 engine.close()
-                work.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
+                patience = CLOSE_SECONDS if engine.status.n_ctx is not None else 0
+                work.cancel_scope.deadline = trio.current_time() + patience
             store.close()
 
     async def _drain(self, generations: Generations, server: NativeServer) -> None:

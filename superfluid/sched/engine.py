@@ -166,6 +166,7 @@ class Engine:
         """End `run` once no job is left; the caller cancels the jobs it does not want to wait for."""
         self._closed.set()
         self._work.unpark_all()
+        self._wake()
 
     async def _serve(self, link: WorkerLink) -> None:
         """Tick after tick, until the engine closes.
@@ -250,5 +251,9 @@ class Engine:
     ) -> None:
         status = self.status
         status.phase, status.reason, status.worker_pid, status.fraction = phase, reason, worker_pid, fraction
-        changed, status.changed = status.changed, trio.Event()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let those who wait for a change look again."""
+        changed, self.status.changed = self.status.changed, trio.Event()
         changed.set()

@@ -95,6 +95,24 @@ def test_a_second_signal_ends_the_draining(tmp_path, endless_model, make_daemon)
     check_gone(daemon, worker)
 
 
+def test_a_signal_while_the_model_loads_does_not_wait_for_it(tmp_path, endless_model, make_daemon):
+    daemon = make_daemon(tmp_path, endless_model).start().serving()
+    with daemon.client() as client:
+        session = client.create()
+        client.send(request.AppendMessage(session=session, role=1, text="hello"))
+        client.send(request.Generate(session=session, max_tokens=5))
+        while not (workers := workers_of(daemon.pid)):
+            pass
+        os.kill(workers[0], signal.SIGSTOP)  # it will not be ready by itself
+        daemon.send_signal(signal.SIGTERM)
+
+        assert isinstance(client.receive(), response.Committed)
+        assert "is ending" in client.finish(Reply()).error
+        assert client.ended()
+    check_gone(daemon, workers[0])
+    assert not any(line.get("event") == "ready" for line in daemon.lines)
+
+
 def test_a_client_that_reads_nothing_does_not_hold_up_the_end(tmp_path, endless_model, make_daemon):
     daemon = make_daemon(tmp_path, endless_model, "--drain-timeout", "0.1").start().ready()
     worker = daemon.worker()

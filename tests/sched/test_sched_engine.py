@@ -327,6 +327,27 @@ async def test_closing_does_not_wait_for_the_back_off(engine, workers, autojump_
     assert engine.status.phase == "closed"
 
 
+async def test_closing_tells_who_waits_for_the_first_worker(engine, workers, autojump_clock):
+    workers.load_seconds = 1000
+    told_at = []
+
+    async def wait() -> None:
+        with pytest.raises(ShuttingDown):
+            await engine.context_size()
+        told_at.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.run)
+        nursery.start_soon(wait)
+        await trio.sleep(5)
+        closed_at = trio.current_time()
+        engine.close()
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+
+    assert told_at == [closed_at]
+
+
 async def test_the_queue_has_its_bound(engine, monkeypatch, autojump_clock):
     monkeypatch.setattr("superfluid.core.schedule.MAX_QUEUED_GENERATIONS", 3)
     async with running(engine):
