@@ -13,7 +13,7 @@ import pytest
 from superfluid_protocol import EventMsg, GenParams, event, numbers, request, response
 from tests.crash.draws import consistent, rows
 from tests.crash.ledger import Ledger
-from tests.daemon import GREEDY, PATIENCE, Client, Daemon, Reply, wait_gone, workers_of
+from tests.daemon import GREEDY, PATIENCE, Client, Daemon, Reply, cpu_ticks, wait_gone, workers_of
 
 pytestmark = pytest.mark.slow
 
@@ -159,6 +159,45 @@ def test_a_stopped_worker_is_found_within_two_seconds(daemon):
         wait_gone([worker], 5)
         check_shown(client, session, reply)
         assert client.generate(session, 5).generated.tokens_generated == 5
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_killed_in_a_prefill_costs_an_error_and_no_token(daemon):
+    with daemon.client() as client:
+        session = client.create()
+        prompt = tuple(range(250)) * 30
+        client.call(request.Append(session=session, text=None, span=prompt))
+        client.send(request.Generate(session=session, max_tokens=5))
+        worker = daemon.worker()
+        before = cpu_ticks(worker)
+        while cpu_ticks(worker) < before + 5:
+            pass
+        os.kill(worker, signal.SIGKILL)
+        killed_at = time.monotonic()
+
+        assert "was killed by SIGKILL" in client.finish(Reply()).error
+
+        assert time.monotonic() - killed_at < ERROR_SECONDS
+        assert generated(client.events(session)) == []
+        assert client.generate(session, 5).generated.tokens_generated == 5
+
+
+@pytest.mark.timeout(60)
+def test_a_client_that_does_not_read_yet_finds_its_error_when_it_does(daemon):
+    with daemon.client() as client, daemon.client() as late:
+        session = client.create()
+        client.user(session, "hello")
+        late.send(request.Generate(session=session, max_tokens=LONG))
+        while not generated(client.events(session)):
+            pass
+        os.kill(daemon.worker(), signal.SIGKILL)
+        daemon.wait_for("worker lost")
+
+        reply = late.finish(Reply())
+
+        assert "was killed by SIGKILL" in reply.error
+        check_shown(client, session, reply)
+        assert client.events(session)[-1].body.finish == numbers.Finish.ERROR
 
 
 @pytest.mark.timeout(60)
