@@ -13,10 +13,12 @@ from typing import Final
 
 import trio
 
-from superfluid.core.limits import FRAME_READ_SECONDS, MAX_BUFFERED_BYTES, MIB, SEND_SECONDS
+from superfluid.core.limits import FRAME_READ_SECONDS, KIB, MAX_BUFFERED_BYTES, MIB, SEND_SECONDS
 from superfluid_protocol.framing import FrameDecoder, encode_frame
 
-READ_BYTES: Final = 64 * 1024
+FIRST_READ_BYTES: Final = 4 * KIB
+READ_BYTES: Final = 64 * KIB
+"""Most bytes of one read: at a frame's beginning, where nearly all requests are whole, and in the rest of a large one."""
 
 
 class PeerGone(Exception):
@@ -99,7 +101,7 @@ class Wire:
         decoder = self._decoder
         frame = decoder.next_frame()
         if frame is None and decoder.buffered == 0:
-            chunk = await self._receive()
+            chunk = await self._receive(FIRST_READ_BYTES)
             if not chunk:
                 return None
             decoder.feed(chunk)
@@ -115,16 +117,17 @@ class Wire:
         Raises:
             PeerGone: The client is gone, or took nothing for `SEND_SECONDS`.
         """
-        data = memoryview(b"".join(encode_frame(payload) for payload in payloads))
+        data = memoryview(b"".join([encode_frame(payload) for payload in payloads]))
         while True:
             try:
-                data = data[self._sock.send(data) :]
+                sent = self._sock.send(data)
+                if sent == len(data):
+                    return
+                data = data[sent:]
             except BlockingIOError:
                 pass
             except OSError as failure:
                 raise PeerGone(failure.strerror or "its connection broke") from failure
-            if not data:
-                return
             unread = self._unread()
             with trio.move_on_after(SEND_SECONDS) as scope:
                 await trio.lowlevel.wait_writable(self._sock)
@@ -150,7 +153,7 @@ class Wire:
         begun = trio.current_time()
         with trio.move_on_after(FRAME_READ_SECONDS) as scope:
             while (frame := decoder.next_frame()) is None:
-                chunk = await self._receive()
+                chunk = await self._receive(READ_BYTES)
                 if not chunk:
                     raise PeerGone("it closed in the middle of a frame")
                 decoder.feed(chunk)
@@ -160,12 +163,15 @@ class Wire:
             return frame
         raise PeerGone("it stalled in the middle of a frame")
 
-    async def _receive(self) -> bytes:
+    async def _receive(self, most: int) -> bytes:
+        """The next bytes. It waits before it reads, since a client's next request is hardly ever there when its last
+        one was answered, and so that one with many requests takes turns with the others."""
         while True:
+            await trio.lowlevel.wait_readable(self._sock)
             try:
-                return self._sock.recv(READ_BYTES)
+                return self._sock.recv(most)
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._sock)
+                continue
             except OSError as failure:
                 raise PeerGone(failure.strerror or "its connection broke") from failure
 

@@ -5,6 +5,7 @@ process (ctypes frees a callback that nobody holds, and the next call jumps into
 warnings and errors, which are the only place where llama.cpp says why it failed.
 """
 
+import ctypes
 import os
 from collections import deque
 from importlib.metadata import version
@@ -14,7 +15,7 @@ import llama_cpp.llama_cpp as lib
 
 from superfluid.core.limits import ENGINE_LOG_LINES
 
-__all__ = ["build", "complaints", "forget_complaints", "lib"]
+__all__ = ["build", "complaints", "forget_complaints", "lib", "tokenize_briefly"]
 
 _WARN: Final = 3
 _ERROR: Final = 4
@@ -52,6 +53,19 @@ def build() -> str:
     features = lib.llama_print_system_info().decode(errors="replace")
     return f"llama-cpp-python {version('llama-cpp-python')}, llama.cpp {engine}, {features.strip(' |')}"
 
+
+def _keeping_the_lock(function: Any) -> Any:  # noqa: ANN401 - ctypes functions
+    """The same function, called without releasing the interpreter's lock.
+
+    For calls of some 30 us: where another thread wants the lock, getting it back takes longer than the call.
+    """
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(address)
+
+
+tokenize_briefly = _keeping_the_lock(lib._lib.llama_tokenize)
+"""``llama_tokenize`` for short texts."""
 
 # A failed assertion would start a debugger on the process to print its stack, which takes seconds and asks
 # questions on the terminal; the death of the process says enough.
