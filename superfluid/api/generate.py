@@ -112,12 +112,12 @@ class Generations:
         none in flight."""
         generation = self._of_session.get(session_id)
         if generation is not None and not generation.done:
-            self._engine.cancel(generation.job)
+            self._end(generation)
 
     def abandon(self, generation: Generation) -> None:
         """End this generation if it still runs: nobody waits for it any more."""
         if not generation.done:
-            self._engine.cancel(generation.job)
+            self._end(generation)
 
     def new_events(self, generation: Generation, cursor: int) -> list[EventMsg]:
         """The next committed events from *cursor* on, at most `FOLLOW_CHUNK`."""
@@ -157,7 +157,7 @@ class Generations:
     def cancel_all(self) -> None:
         """End every generation at its next step."""
         for generation in self._of_session.values():
-            self._engine.cancel(generation.job)
+            self._end(generation)
 
     async def wait_idle(self) -> None:
         """Return when, after `refuse_new`, no generation is left."""
@@ -166,6 +166,10 @@ class Generations:
     def statistics(self) -> dict[str, int]:
         """Counts of the moment."""
         return {"active": len(self._of_session)}
+
+    def _end(self, generation: Generation) -> None:
+        generation.cancelled = True
+        self._engine.cancel(generation.job)
 
     def _check_idle(self) -> None:
         if self._closing and not self._of_session:
@@ -191,6 +195,8 @@ class Generations:
         job = Job(id=generation.job, prompt=prompt, params=session.params, limit=min(max_tokens, room))
         self._engine.submit(job, generation.deliver)
         self._nursery.start_soon(self._record, generation, detokenizer)
+        if generation.cancelled:  # while its opening was on the way to the disk
+            self._engine.cancel(generation.job)
 
     async def _record(self, generation: Generation, detokenizer: Detokenizer) -> None:
         try:

@@ -118,7 +118,8 @@ def _check_replaceable(path: Path) -> None:
 
 
 def _bind(path: Path) -> socket.socket:
-    private = path.parent / f".sf-{secrets.token_hex(6)}"
+    _remove_leftovers(path)
+    private = path.parent / f"{_private_prefix(path)}{secrets.token_hex(6)}"
     private.mkdir(mode=0o700)
     directory = os.open(private, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -137,3 +138,17 @@ def _bind(path: Path) -> socket.socket:
         os.close(directory)
         private.rmdir()
     return sock
+
+
+def _private_prefix(path: Path) -> str:
+    return f".{path.name}-"
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what a start that was killed in the middle of `_bind` left. Under the lock, so nobody is making it now."""
+    prefix = _private_prefix(path)
+    for entry in path.parent.iterdir():
+        if entry.name.startswith(prefix) and entry.is_dir() and not entry.is_symlink():
+            with contextlib.suppress(OSError):
+                (entry / "s").unlink(missing_ok=True)
+                entry.rmdir()

@@ -43,6 +43,7 @@ class Generation:
         first_event: The id of the first event that it appends.
         records: What it has committed so far, the opening of the turn included.
         warm: Prompt tokens that came from kept KV.
+        cancelled: It was asked to end, perhaps before the engine knew of it.
         error: Why it failed, once it is done; None for every proper end, a cancel included.
     """
 
@@ -55,6 +56,7 @@ class Generation:
     tokens_generated: int = 0
     warm: int = 0
     finish: int = numbers.Finish.OPEN
+    cancelled: bool = False
     error: SuperfluidError | None = None
     done: bool = False
     inbox: list[Update] = field(default_factory=list)

@@ -57,7 +57,7 @@ def test_the_socket_is_private_from_its_first_instant(tmp_path, path):
 
     def look() -> None:
         while not done.is_set():
-            for entry in [path, *tmp_path.glob(".sf-*")]:
+            for entry in [path, *tmp_path.glob(".s.sock-*")]:
                 try:
                     info = entry.lstat()
                 except FileNotFoundError:
@@ -126,6 +126,16 @@ def test_a_stale_socket_is_replaced(path):
 
     assert connects(path)
     listener.close()
+
+
+def test_what_a_killed_start_left_half_made_is_removed(tmp_path, path):
+    for name in (".s.sock-abc", ".s.sock-def", ".other.sock-abc"):
+        (tmp_path / name).mkdir()
+    stale_socket(tmp_path / ".s.sock-abc" / "s")
+
+    Listener.bind(path).close()
+
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".other.sock-abc", "s.sock.lock"]
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link to a file", "dangling link"])
