@@ -69,8 +69,7 @@ class Generations:
         decide.writable(self._store.state, self._store.busy, session_id)
         text = await self._model.text()
         n_ctx = await self._engine.context_size()
-        if self._closing:
-            raise ShuttingDown("the daemon is ending; generate again after its restart")
+        self._check_open()
         job = next(self._jobs)
         generation = Generation(
             session=session_id,
@@ -83,6 +82,7 @@ class Generations:
 
         def open_turn(state: State) -> decide.Decision:
             nonlocal taken
+            self._check_open()
             session = decide.writable(state, self._store.busy, session_id)
             if session.tokens >= n_ctx:
                 raise ContextFull(
@@ -170,6 +170,10 @@ class Generations:
     def _end(self, generation: Generation) -> None:
         generation.cancelled = True
         self._engine.cancel(generation.job)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ShuttingDown("the daemon is ending; generate again after its restart")
 
     def _check_idle(self) -> None:
         if self._closing and not self._of_session:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from superfluid.api.generate import Generations
 from superfluid.core import session as decide
@@ -129,6 +130,31 @@ async def test_the_end_of_the_daemon_meets_a_generation_in_its_opening(stack, op
     assert isinstance(opening[0].error, ShuttingDown)
     with pytest.raises(ShuttingDown):
         await stack.generations.start(stack.session, 5)
+
+
+async def test_a_generation_that_waits_to_be_decided_is_not_begun_at_the_end(stack):
+    other = (await stack.store.submit(None, lambda s: decide.create(s, stack.store.new_id(), None, GREEDY)))[
+        0
+    ]
+    while stack.files.entered.acquire(blocking=False):
+        pass
+    stack.files.hold()
+    async with trio.open_nursery() as nursery:
+
+        async def start():
+            with pytest.raises(ShuttingDown):
+                await stack.generations.start(stack.session, 5)
+
+        nursery.start_soon(
+            stack.store.submit, other.session, lambda s: decide.set_meta(s, other.session, 0, "title", None)
+        )
+        await trio.to_thread.run_sync(stack.files.entered.acquire)
+        nursery.start_soon(start)
+        await wait_all_tasks_blocked(0.01)
+        stack.generations.refuse_new()
+        stack.files.release()
+
+    assert stack.bodies(event.GenerationFingerprint) == []
 
 
 async def test_a_generation_that_is_abandoned_ends(stack):
