@@ -164,7 +164,7 @@ class Daemon:
         options: More of the command line.
         user: Run it as this user id.
         prefix: A command to run it under, such as a tracer.
-        limits: Called in the child before it starts.
+        program: What serves, when it is not the command line of this project.
     """
 
     def __init__(
@@ -175,6 +175,7 @@ class Daemon:
         context: int = CONTEXT,
         user: int | None = None,
         prefix: Sequence[str] = (),
+        program: Sequence[str] = COMMAND,
         environ: Mapping[str, str] | None = None,
         socket_path: Path | None = None,
     ) -> None:
@@ -182,7 +183,7 @@ class Daemon:
         self.socket = socket_path or home / "s.sock"
         self.command = [
             *prefix,
-            *COMMAND,
+            *program,
             str(model),
             *("--sessions", str(self.sessions), "--socket", str(self.socket)),
             *("--max-context", str(context), "--threads", "1"),

@@ -32,7 +32,7 @@ class Call:
 def tracer(output: Path) -> tuple[str, ...]:
     """The command to put in front: it traces all threads, and lets the traced program keep our process id."""
     return (
-        *("/usr/bin/strace", "-D", "-f", "-y", "-xx", "-s", "1000000"),
+        *("strace", "-D", "-f", "-y", "-xx", "-s", "1000000"),
         *("-e", f"trace={TRACED}", "-e", "signal=none", "-o", str(output)),
     )
 

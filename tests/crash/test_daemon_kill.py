@@ -165,3 +165,6 @@ def test_nothing_shown_is_lost_or_doubled_by_random_kills(tmp_path, endless_mode
     with campaign.daemon.client() as client:
         cut = [s for s in campaign.ledger.shown if in_open_turn(client.events(s))]
     assert len(cut) > KILLS / 10, "and to leave turns that are cut in the log"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s.sock", "s.sock.lock", "sessions"]
+    left = {p.name.partition(".torn-")[0] for p in campaign.daemon.sessions.iterdir()}
+    assert left <= {"lock", "model.json", "wal.log", "wal.mark"}, "kills leave no rubbish"
