@@ -1,6 +1,7 @@
 """Reads strace's output: which system call began and ended before which."""
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,19 +40,20 @@ def tracer(output: Path) -> tuple[str, ...]:
 
 def read_calls(output: Path) -> list[Call]:
     calls: list[Call] = []
-    open_of_thread: dict[str, Call] = {}
+    # At most one of a thread, or a few where a signal's handler came between.
+    open_of_thread: defaultdict[str, list[Call]] = defaultdict(list)
     for number, line in enumerate(output.read_text().splitlines()):
         if begun := _BEGUN.match(line):
             thread, name, target, data, rest = begun.groups()
             call = Call(name, _unescape(target).decode(), _unescape(data or ""), number)
             calls.append(call)
             if "<unfinished" in rest:
-                open_of_thread[thread] = call
+                open_of_thread[thread].append(call)
             elif result := _RESULT.search(rest):
                 call.ended, call.result = number, int(result[1])
         elif resumed := _RESUMED.match(line):
             thread, name, result_text = resumed.groups()
-            call = open_of_thread.pop(thread)
+            call = open_of_thread[thread].pop()
             assert call.name == name
             call.ended, call.result = number, int(result_text)
     return calls
