@@ -176,23 +176,30 @@ class Daemon:
         engine = Engine(self._load(), lanes=self.config.max_batch)
         async with trio.open_nursery() as base:
             base.start_soon(store.run)
-            async with trio.open_nursery() as work:
-                generations = Generations(store=store, model=model, engine=engine, nursery=work)
-                metrics = renderer(DaemonCollector(store, engine))
-                service = Service(store=store, model=model, generations=generations, metrics=metrics)
-                server = NativeServer(listener, service)
-                work.start_soon(server.run)
-                work.start_soon(self._load_text, model)
-                work.start_soon(self._run_engine, engine)
-                work.start_soon(self._announce, model, engine)
-                await self._stop.wait()
-                if engine.status.n_ctx is None:
-                    engine.close()  # who waits for a first worker is told now
-                await self._drain(generations, server)
-                engine.close()
-                patience = CLOSE_SECONDS if engine.status.n_ctx is not None else 0
-                work.cancel_scope.deadline = trio.current_time() + patience
-            store.close()
+            try:
+                await self._work(listener, store, model, engine)
+            finally:
+                # After a failure too: the committer is shielded, and ends by this alone.
+                store.close()
+
+    async def _work(self, listener: Listener, store: Store, model: Model, engine: Engine) -> None:
+        """Everything that uses the store, until the daemon was asked to end and has drained."""
+        async with trio.open_nursery() as work:
+            generations = Generations(store=store, model=model, engine=engine, nursery=work)
+            metrics = renderer(DaemonCollector(store, engine))
+            service = Service(store=store, model=model, generations=generations, metrics=metrics)
+            server = NativeServer(listener, service)
+            work.start_soon(server.run)
+            work.start_soon(self._load_text, model)
+            work.start_soon(self._run_engine, engine)
+            work.start_soon(self._announce, model, engine)
+            await self._stop.wait()
+            if engine.status.n_ctx is None:
+                engine.close()  # who waits for a first worker is told now
+            await self._drain(generations, server)
+            engine.close()
+            patience = CLOSE_SECONDS if engine.status.n_ctx is not None else 0
+            work.cancel_scope.deadline = trio.current_time() + patience
 
     async def _drain(self, generations: Generations, server: NativeServer) -> None:
         """Let running replies finish, then cut the rest off; tell every client what became of its request."""
