@@ -40,6 +40,7 @@ class _Pending:
     request_id: str | None
     task: trio.lowlevel.Task
     taken: bool = False
+    answered: bool = False
     command: Command | None = None
     encoded: bytes = b""
 
@@ -130,7 +131,7 @@ class Store:
         with trio.CancelScope(shield=True):
             while True:
                 if self._pending or self._decided:
-                    await self._commit(self._take())
+                    await self._commit_or_abandon(self._take())
                     await self._sync_mark_if_due()
                 elif self._closing:
                     break
@@ -211,6 +212,17 @@ class Store:
         pending.command = command
         return True
 
+    async def _commit_or_abandon(self, batch: list[_Pending]) -> None:
+        """Commit; a bug or a fault that nobody foresaw ends the committer, but leaves no caller waiting for ever."""
+        try:
+            await self._commit(batch)
+        except BaseException:
+            for pending in (*batch, *((self._decided,) if self._decided else ())):
+                if not pending.answered:
+                    reason = "the daemon failed while it wrote this: whether it was stored is known after a restart"
+                    _answer(pending, outcome.Error(LogUnknown(reason)))
+            raise
+
     async def _commit(self, batch: list[_Pending]) -> None:
         if not batch:
             return
@@ -247,6 +259,7 @@ class Store:
 
 
 def _answer(pending: _Pending, answer: outcome.Value[tuple[Record, ...]] | outcome.Error) -> None:
+    pending.answered = True
     trio.lowlevel.reschedule(pending.task, answer)
 
 

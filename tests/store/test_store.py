@@ -363,6 +363,29 @@ async def test_after_a_failed_fsync_the_outcome_is_unknown_and_nothing_more_is_w
     assert set(texts(replay(tmp_path), session)) <= {"safe", "who knows"}
 
 
+async def test_a_committer_that_fails_leaves_nobody_waiting(tmp_path, monkeypatch):
+    told = []
+
+    async def submit(store, session):
+        with pytest.raises(LogUnknown, match="after a restart"):
+            await append(store, session, "who knows")
+        told.append(session)
+
+    with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
+        async with serving(tmp_path) as store:
+            sessions = [await create(store) for _ in range(3)]
+
+            def broken_commit(_encoded):
+                raise RuntimeError("nobody foresaw this")
+
+            monkeypatch.setattr(store.log, "commit", broken_commit)
+            async with trio.open_nursery() as nursery:
+                for session in sessions:
+                    nursery.start_soon(submit, store, session)
+
+    assert sorted(told) == sessions
+
+
 async def test_an_idle_log_gets_its_mark_synced(store, files):
     session = await create(store)
     synced = trio.Event()
