@@ -11,11 +11,12 @@ from superfluid_protocol.event import Generated, Message, ToolResult
 def chat_context(state: State, session: Session, text: Text) -> Context:
     """What the chat codec needs to know of the session's end."""
     position = turn.position(tree.events_backwards(state, session))
-    ended = position.last_token in text.vocabulary.eog_ids
-    reply = {
-        turn.Phase.OPEN: ReplyEnd.ENDED if ended else ReplyEnd.CUT,
-        turn.Phase.ENDED: ReplyEnd.ENDED if ended else ReplyEnd.CUT,
-    }.get(position.phase, ReplyEnd.NONE)
+    if position.phase not in {turn.Phase.OPEN, turn.Phase.ENDED}:
+        reply = ReplyEnd.NONE
+    elif position.last_token in text.vocabulary.eog_ids:
+        reply = ReplyEnd.ENDED
+    else:
+        reply = ReplyEnd.CUT
     return Context(
         empty=session.tokens == 0,
         last_role=position.last_role,

@@ -4,8 +4,9 @@ A generation belongs to the daemon, not to the connection that asked for it: its
 somebody reads, and whoever asked cancels it by name when the client is gone.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import count
 from typing import Final
 
 import structlog
@@ -23,13 +24,14 @@ from superfluid.core.errors import (
     SuperfluidError,
 )
 from superfluid.core.limits import MAX_TOKENS_PER_GENERATE
+from superfluid.core.record import Record
 from superfluid.core.schedule import Job
 from superfluid.core.state import Session, State
 from superfluid.sched.engine import Engine
 from superfluid.sched.generation import Generation, record_reply
 from superfluid.sched.model import Model, Text
 from superfluid.store.store import Store
-from superfluid_protocol import EventMsg, event, response
+from superfluid_protocol import EventMsg, event, numbers, response
 
 FOLLOW_CHUNK: Final = 64
 """Events handed to a follower at a time; what it has not read yet stays in the log and costs nothing."""
@@ -84,12 +86,13 @@ class Generations:
             nonlocal taken
             self._check_open()
             session = decide.writable(state, self._store.busy, session_id)
-            if session.tokens >= n_ctx:
+            decision = self._open_turn(state, session, text)
+            tokens = session.tokens + sum(len(getattr(body, "span", ())) for body in decision.bodies)
+            if tokens >= n_ctx:
                 raise ContextFull(
-                    f"session {session_id} holds {session.tokens} tokens and the context {n_ctx}; "
+                    f"session {session_id} fills the context of {n_ctx} tokens: with what opens the reply it has {tokens}; "
                     "trim it, or serve with a larger --max-context"
                 )
-            decision = self._open_turn(state, session, text)
             # From here on nothing else may extend the session, so it is marked in the same breath as it is decided.
             self._store.busy.add(session_id)
             self._of_session[session_id] = generation
@@ -120,9 +123,10 @@ class Generations:
             self._end(generation)
 
     def new_events(self, generation: Generation, cursor: int) -> list[EventMsg]:
-        """The next committed events from *cursor* on, at most `FOLLOW_CHUNK`."""
-        session = tree.get(self._store.state, generation.session)
-        return list(islice(tree.events(self._store.state, session, start=cursor), FOLLOW_CHUNK))
+        """The generation's own committed events with ids from *cursor* on, at most `FOLLOW_CHUNK`. What others commit to
+        the session meanwhile (a title) is not among them."""
+        start = bisect_left(generation.records, cursor, key=_event_id)
+        return [view.message_of(record) for record in generation.records[start : start + FOLLOW_CHUNK]]
 
     async def wait(self, generation: Generation) -> None:
         """Return at the next change of the generation or its session. Check `Generation.done` first."""
@@ -163,10 +167,6 @@ class Generations:
         """Return when, after `refuse_new`, no generation is left."""
         await self._idle.wait()
 
-    def statistics(self) -> dict[str, int]:
-        """Counts of the moment."""
-        return {"active": len(self._of_session)}
-
     def _end(self, generation: Generation) -> None:
         generation.cancelled = True
         self._engine.cancel(generation.job)
@@ -192,8 +192,6 @@ class Generations:
         session = tree.get(state, generation.session)
         prompt = tree.tokens(state, session)
         room = n_ctx - len(prompt)
-        if room <= 0:
-            raise ContextFull(f"session {session.id} fills the context of {n_ctx} tokens; trim it to go on")
         generation.prompt_tokens = len(prompt)
         detokenizer = Detokenizer.resume(text.vocabulary, _open_reply(state, session))
         job = Job(id=generation.job, prompt=prompt, params=session.params, limit=min(max_tokens, room))
@@ -217,7 +215,7 @@ class Generations:
         finally:
             if generation.error is not None:
                 self._engine.cancel(generation.job)
-            elif self._closing and generation.finish == 4:
+            elif self._closing and generation.finish == numbers.Finish.CANCELLED:
                 generation.error = ShuttingDown(
                     "the daemon is ending; what was generated is recorded, generate again after its restart"
                 )
@@ -240,6 +238,10 @@ class Generations:
             del self._of_session[generation.session]
         self._check_idle()
         self._store.touch(generation.session)
+
+
+def _event_id(record: Record) -> int:
+    return record.event_id
 
 
 def _open_reply(state: State, session: Session) -> Iterator[int]:

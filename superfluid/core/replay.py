@@ -14,9 +14,6 @@ from superfluid.core.state import Session, State
 from superfluid.core.view import message_of
 from superfluid_protocol import EventBody, event
 
-VERSION: Final = 1
-"""Counts changes of what a record means here; caches of the fold's result carry it."""
-
 
 def apply_command(state: State, command: Command) -> str | None:
     """Change *state* by one command, or not at all.

@@ -72,8 +72,3 @@ def tokens(state: State, session: Session) -> TokenIds:
         stop = owner.token_ends[high - 1]
         stream.extend(owner.own_tokens if stop == len(owner.own_tokens) else owner.own_tokens[:stop])
     return stream
-
-
-def children(state: State, session_id: int) -> list[int]:
-    """Ids of the sessions that name *session_id* as their parent, in order of creation."""
-    return [s.id for s in state.sessions.values() if s.parent == session_id]

@@ -104,6 +104,7 @@ async def record_reply(generation: Generation, store: Store, detokenizer: Detoke
                 generation.session, partial(_decided, decision), request_id=generation.request_id
             )
             generation.records.extend(records)
+            store.touch(generation.session)
             generation.tokens_generated += len(tokens)
         if last.state in FINISHED:
             generation.finish = finish

@@ -195,6 +195,31 @@ def test_a_reply_ends_where_the_context_does_and_then_the_session_says_so(client
     assert "trim it" in client.generate(session, 1).error  # it is not left busy
 
 
+def test_a_turn_that_leaves_no_room_for_a_reply_is_not_opened(client):
+    """The opening of the reply counts too; a refusal changes nothing."""
+    session = client.create(GREEDY)
+    client.user(session, "x" * 2031)
+    events = client.events(session)
+    assert 2030 < inspect(client, session).summary.tokens < 2048
+
+    assert "fills the context" in client.generate(session, 100).error
+    assert client.events(session) == events
+
+
+def test_what_others_commit_meanwhile_is_no_part_of_a_reply(daemon, client):
+    session = client.create(GREEDY)
+    client.user(session, "one")
+    reply = client.first_delta(session, 1500)
+    with daemon.client() as other:
+        other.call(request.SetMeta(session=session, expected_version=0, title="t", archived=None))
+        other.call(request.Cancel(session=session))
+    reply = client.finish(reply)
+
+    assert "MetaUpdated" in kinds(client.events(session))
+    assert "MetaUpdated" not in kinds(reply.deltas)
+    assert reply.deltas == list(reply.generated.events)
+
+
 def test_an_append_to_a_generating_session_is_refused(daemon, client):
     session = client.create(GREEDY)
     client.user(session, "one")
