@@ -237,10 +237,23 @@ def test_a_long_tick_goes_on_behind_the_end_of_a_lane_that_nobody_waits_for():
 
 def test_no_tick_is_longer_than_its_longest_reply():
     bench = Bench(lanes=2)
-    bench.submit(1, ENDLESS, limit=2)
+    bench.submit(1, ENDLESS, limit=5)
+    bench.tick()
     bench.scheduler.step_us = 0.001
 
-    assert bench.scheduler.plan().decode_rounds == 2
+    assert bench.scheduler.plan().decode_rounds == 5 - len(bench.replies[1])
+
+
+def test_the_tick_that_opens_a_reply_ends_at_its_first_token():
+    bench = Bench(lanes=2, step_us=1_000)
+    bench.submit(1, ENDLESS, limit=LONG)
+    bench.tick()
+    bench.submit(2, [5, 5, 5], limit=LONG)
+
+    assert bench.tick().decode_rounds == 1
+    assert bench.replies[2]
+    bench.scheduler.step_us = 1_000
+    assert bench.scheduler.plan().decode_rounds > 1
 
 
 def test_a_slow_machine_still_makes_progress():
@@ -337,13 +350,19 @@ def test_cancelling_a_job_that_is_not_there_does_nothing():
     assert bench.scheduler.cancelled == set()
 
 
-@pytest.mark.parametrize("heard_at", [1, 5, 28, None], ids=["at once", "in prefill", "in decode", "too late"])
-def test_a_running_job_ends_with_its_tick_and_frees_its_lane(heard_at):
+@pytest.mark.parametrize(
+    ("ticks", "heard_at"),
+    [(0, 1), (0, 5), (1, 3), (0, None)],
+    ids=["at once", "in prefill", "in decode", "too late"],
+)
+def test_a_running_job_ends_with_its_tick_and_frees_its_lane(ticks, heard_at):
     bench = Bench(lanes=2, sequences=3)
     bench.submit(1, ENDLESS, limit=60)
     bench.tick()
     bench.submit(2, [*ENDLESS, *[7] * 25], limit=LONG)
     bench.scheduler.row_us = 1.0
+    for _ in range(ticks):
+        bench.tick()
     plan = bench.scheduler.plan()
     assert not bench.scheduler.cancel(2)
 
