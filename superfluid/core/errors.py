@@ -10,8 +10,22 @@ A shell decides what to do by the branch, never by the leaf:
 * ``InternalError``: our own bug.
 
 Every text says what happened and, where the reader can act, what to do. No text carries message
-content, token ids or keys. A few phrases are part of the protocol, because its ``Err`` carries text only;
-clients search for them: ``" is generating;"`` and ``"has no generation in flight"``.
+content, token ids or keys. Some phrases are part of the protocol, because its ``Err`` carries text only, and clients
+tell the kinds of errors apart by them. A text that says one of these things has to keep its words (N is any number):
+
+* begins with ``session N is generating;``, or is ``session N has no generation in flight`` or
+  ``session N does not exist``;
+* begins with ``session N has metadata version`` or ``session N is being appended to from elsewhere``;
+* begins with ``session N fills the context``, or with ``session N holds N tokens`` or ``session N would put N tokens``
+  and names the context;
+* begins with ``… is not supported yet``, ``inspecting session N is not supported:``, ``the model's file has no chat
+  template:`` or ``the model's chat template cannot be used:``;
+* begins with ``the daemon is ending;`` or ``the worker was lost (``;
+* has ``: whether this was stored is unknown`` or ``: whether it was stored is known after``;
+* begins with ``the worker``, ``the engine``, ``model file``, ``too little memory``, ``the reply could not be recorded``,
+  ``the daemon failed to``, ``the daemon wrote a record that`` or ``internal error;``: the request was in order.
+
+Any other text has to mean that nothing was changed, unless it closes a reply of which events were sent.
 """
 
 

@@ -29,6 +29,7 @@ from superfluid_client import (
     NotSupported,
     ProtocolError,
     RequestRefused,
+    ServerFailed,
     Session,
     SessionBusy,
     ShuttingDown,
@@ -37,7 +38,7 @@ from superfluid_client import (
     WorkerLost,
     sampling,
 )
-from superfluid_protocol import Request, SessionSummary, encode, request, response
+from superfluid_protocol import Inspection, Request, SessionSummary, encode, request, response, types
 from tests.client.fake_daemon import FakeDaemon, HangUp, Step, WaitForHangUp, appended, committed, story
 
 Start = Callable[..., FakeDaemon]
@@ -57,6 +58,32 @@ def summary(session: int, *, meta_version: int = 0, events: int = 1) -> SessionS
         tokens=0,
         open_tool_calls=0,
     )
+
+
+def inspected(line: SessionSummary) -> response.Inspection:
+    """What `Inspect` says of a session."""
+    found = Inspection(
+        summary=line,
+        params=sampling(),
+        epoch=1,
+        last_finish=0,
+        qos_class=0,
+        batch_invariant=False,
+        pin_deadline_unix_ms=0,
+        behavior_fingerprint=None,
+        open_tool_calls=(),
+        tier=types.Cold(),
+        tokens=(),
+        events=(),
+        wal_version=3,
+        store_id=None,
+    )
+    return response.Inspection(inspection=found)
+
+
+def missing(session: int) -> response.Err:
+    """What any request for a session that is not there says."""
+    return response.Err(message=f"session {session} does not exist")
 
 
 def err(message: str) -> Callable[[Request], Iterator[Step]]:
@@ -156,8 +183,8 @@ async def test_a_fork_without_an_event_keeps_everything_and_reads_only_what_is_n
 
 async def test_a_fork_of_a_session_met_for_the_first_time_does_not_read_it(daemon: Start, connect: Connect):
     def script(req: Request) -> Iterator[Step]:
-        if isinstance(req, request.Sessions):
-            yield response.SessionList(sessions=(summary(9, events=4000),))
+        if isinstance(req, request.Inspect):
+            yield inspected(summary(9, events=4000)) if req.session == 9 else missing(req.session)
         else:
             yield from story(req)
 
@@ -199,6 +226,43 @@ async def test_the_tree_names_its_fields(daemon: Start, connect: Connect):
     nodes = await client.tree()
 
     assert (nodes[1].id, nodes[1].parent, nodes[1].fork_at) == (10, 9, 3)
+
+
+async def test_a_session_too_long_to_inspect_is_looked_up_in_the_list(daemon: Start, connect: Connect):
+    def script(req: Request) -> Iterator[Step]:
+        match req:
+            case request.Inspect():
+                yield response.Err(
+                    message="inspecting session 9 is not supported: its 9 token ids do not fit one reply"
+                )
+            case request.Sessions():
+                yield response.SessionList(sessions=(summary(9, meta_version=4, events=4000),))
+            case request.SetMeta():
+                yield response.Meta(version=req.expected_version + 1)
+            case _:
+                yield from story(req)
+
+    fake = daemon(script)
+    client = await connect(fake.path)
+
+    assert await client.session(9).set_meta(title="t") == 5
+    await client.session(9).fork()
+    assert request.Fork(session=9, at_event=4000, params=None) in fake.requests
+    with pytest.raises(NoSuchSession):
+        await client.session(8).fork()
+
+
+async def test_a_refusal_behind_events_does_not_say_that_nothing_was_changed(daemon: Start, connect: Connect):
+    said = "the log could not be written (No space left on device); nothing of this was stored"
+
+    def script(_req: Request) -> Iterator[Step]:
+        yield response.Delta(event=committed(2, "Hel"))
+        yield response.Err(message=said)
+
+    client = await connect(daemon(script).path)
+
+    with pytest.raises(ServerFailed, match="could not be written"):
+        await client.session(9).generate(8)
 
 
 @pytest.mark.parametrize(
@@ -495,8 +559,8 @@ async def test_set_meta_reads_the_version_it_is_not_given(daemon: Start, connect
     line = summary(9, meta_version=4)
 
     def script(req: Request) -> Iterator[Step]:
-        if isinstance(req, request.Sessions):
-            yield response.SessionList(sessions=(line,))
+        if isinstance(req, request.Inspect):
+            yield inspected(line) if req.session == 9 else missing(req.session)
         else:
             assert isinstance(req, request.SetMeta)
             yield response.Meta(version=req.expected_version + 1)

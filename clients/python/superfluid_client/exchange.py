@@ -102,15 +102,18 @@ def lost(what: str) -> ConnectionLost:
     )
 
 
-def expect(kind: type[R], reply: Response) -> R:
+def expect(kind: type[R], reply: Response, *, under_way: bool = False) -> R:
     """*reply*, which has to be a *kind*.
+
+    Args:
+        under_way: As for ``refusal``.
 
     Raises:
         SuperfluidError: It is a refusal; its class is the kind of it.
         ProtocolError: It is another reply.
     """
     if isinstance(reply, response.Err):
-        raise refusal(reply.message)
+        raise refusal(reply.message, under_way=under_way)
     if not isinstance(reply, kind):
         raise ProtocolError(f"the server answered with {type(reply).__name__} where {kind.__name__} belongs")
     return reply

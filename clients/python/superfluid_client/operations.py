@@ -8,7 +8,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from superfluid_client.errors import NoSuchSession
+from superfluid_client.errors import NoSuchSession, NotSupported, SessionBusy, refusal
 from superfluid_client.exchange import R, expect
 from superfluid_protocol import (
     EventMsg,
@@ -67,7 +67,7 @@ class Handle:
 
     def retry(self, reply: Response, tries: int) -> bool:
         """Whether *reply* only says that the stream this client left has not ended yet."""
-        busy = isinstance(reply, response.Err) and " is generating;" in reply.message
+        busy = isinstance(reply, response.Err) and isinstance(refusal(reply.message), SessionBusy)
         if self.left_stream and busy and tries < SETTLE_TRIES:
             return True
         self.left_stream = False
@@ -179,10 +179,14 @@ def _length(handle: Handle) -> Operation[int]:
 
 
 def _summary(session: int) -> Operation[SessionSummary]:
-    for summary in (yield from sessions(include_archived=True)):
-        if summary.id == session:
-            return summary
-    raise NoSuchSession(f"session {session} does not exist")
+    """What one session is, asked of it alone: the list of all grows without a bound."""
+    try:
+        return (yield from _ask(response.Inspection, request.Inspect(session=session))).inspection.summary
+    except NotSupported:  # it is too long to be inspected, and only the list tells without its content
+        for summary in (yield from sessions(include_archived=True)):
+            if summary.id == session:
+                return summary
+        raise NoSuchSession(f"session {session} does not exist") from None
 
 
 def _append(handle: Handle, req: Request) -> Operation[EventMsg]:

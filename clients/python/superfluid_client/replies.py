@@ -69,7 +69,7 @@ class ReplyReader:
         if not self.events and self._handle.retry(answer, self._tries):
             self._tries += 1
             return Pause(SETTLE_STEP_SECONDS)
-        closing = expect(response.Generated, answer)
+        closing = expect(response.Generated, answer, under_way=bool(self.events))
         for message in closing.events:
             self._handle.note(message.event_id)
         self.reply = Reply(
