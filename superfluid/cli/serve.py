@@ -124,34 +124,39 @@ def _run(config: ServeConfig, log_filter: str) -> None:
 
     from superfluid.app.serve import Daemon
     from superfluid.observe import logs
+    from superfluid.observe.outlet import Outlet
     from superfluid.worker.llama.model import check_file
     from superfluid.worker.llama.models import find_model
 
-    logs.configure(log_filter)
+    log_lines = logs.configure(log_filter)
     path = find_model(config.model)
     check_file(path)
-    trio.run(Daemon(config, path, on_ready=_greet).run, strict_exception_groups=True)
+    # None when the daemon was started with standard output closed.
+    output = Outlet(sys.stdout.fileno()) if sys.stdout is not None else None
+
+    def greet(daemon: Daemon) -> None:
+        if output is not None:
+            output.write(_greeting(daemon.config.model, daemon.socket))
+
+    try:
+        trio.run(Daemon(config, path, on_ready=greet).run, strict_exception_groups=True)
+    finally:
+        for outlet in (output, log_lines):
+            if outlet is not None:
+                outlet.drain()
 
 
-def _greet(daemon: object) -> None:
+def _greeting(model: str, socket: Path) -> str:
     """A few lines for the person who started it."""
-    from superfluid.app.serve import Daemon
-
-    assert isinstance(daemon, Daemon)
-    custom = daemon.socket != address.default_socket(os.environ)
-    option = f" --socket {daemon.socket}" if custom else ""
+    custom = socket != address.default_socket(os.environ)
+    option = f" --socket {socket}" if custom else ""
     lines = (
-        f"superfluid serves {daemon.config.model} on {daemon.socket}",
+        f"superfluid serves {model} on {socket}",
         "Try, in another terminal:",
         f"  superfluid chat{option}",
         f"  superfluid session list{option}",
         "  python -c 'from superfluid_client import Client; c = Client.connect("
-        + (repr(str(daemon.socket)) if custom else "")
+        + (repr(str(socket)) if custom else "")
         + '); s = c.create_session(); s.user("Hello!"); print(s.generate(64).text)\'',
     )
-    try:
-        click.echo("\n".join(lines))
-        sys.stdout.flush()
-    except OSError:
-        # Nobody reads it. What is still buffered has to go somewhere when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return "\n".join(lines) + "\n"

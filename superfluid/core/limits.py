@@ -119,3 +119,12 @@ default size of a pipe; a C abort's message is far smaller."""
 
 ENGINE_LOG_LINES: Final = 16
 """Last warnings and errors of the engine that are kept, to give the reason of a failure."""
+
+# -- output -----------------------------------------------------------------------------------------
+
+MAX_OUTPUT_BACKLOG_BYTES: Final = 1 * MIB
+"""Log lines that wait for a standard stream that takes no bytes: some five thousand. Later ones are dropped and
+counted."""
+
+OUTPUT_FLUSH_SECONDS: Final = 1.0
+"""At its end the daemon waits this long for a standard stream to take its last lines."""

@@ -1,17 +1,18 @@
 """The daemon's own log lines: structlog, to standard error, never with content.
 
 Readable on a terminal, one JSON object a line otherwise. Lines name sessions, requests, counts and reasons; message
-text, token ids and keys never get into them (the callers pass none, and a test plants canaries).
+text, token ids and keys never get into them (the callers pass none, and a test plants canaries). A reader that leaves or
+reads nothing holds nothing up: see `superfluid.observe.outlet`.
 """
 
 import logging
 import sys
-from contextlib import suppress
-from typing import Final, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 import structlog
 
 from superfluid.core.errors import StartError
+from superfluid.observe.outlet import Outlet
 
 LEVELS: Final = {
     "trace": logging.DEBUG,
@@ -68,38 +69,23 @@ class Filter:
         return event
 
 
-class ForgivingStream:
-    """A text stream whose reader may leave: what cannot be written is dropped.
-
-    A terminal that closed or a collector that restarts must not end the sessions of everybody else, so a line of the log
-    is never worth an exception in what it tells of.
-
-    Args:
-        stream: Where text goes while it can.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write, or drop."""
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush, or drop."""
-        with suppress(OSError):
-            self._stream.flush()
-
-
-def configure(directive: str, *, stream: TextIO | None = None) -> None:
+def configure(directive: str, *, stream: TextIO | None = None) -> Outlet | None:
     """Set up logging for the process.
 
     Args:
-        stream: Where lines go; standard error by default.
+        stream: Where lines go; standard error by default. Lines are written to its descriptor.
+
+    Returns:
+        What writes the lines, to be drained at the end of the process; None where there is no standard error.
+
+    Raises:
+        StartError: The directive is no filter.
     """
+    wanted = Filter(directive)
     out = stream or sys.stderr
+    if out is None:  # started with standard error closed: its number may be anything's by now
+        structlog.configure(processors=[_drop])
+        return None
     tty = out.isatty()
     renderer: structlog.typing.Processor
     if tty:
@@ -109,14 +95,27 @@ def configure(directive: str, *, stream: TextIO | None = None) -> None:
     else:
         renderer = structlog.processors.JSONRenderer()
     exceptions: list[structlog.typing.Processor] = [] if tty else [structlog.processors.format_exc_info]
+    decorate: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if tty else "iso", utc=not tty),
+        *exceptions,
+        renderer,
+    ]
+
+    def tell_dropped(count: int) -> str:
+        line: Any = {"event": "log lines were dropped: nobody read them", "lines": count, "target": __name__}
+        for processor in decorate:
+            line = processor(None, "warning", line)
+        return f"{line}\n"
+
+    outlet = Outlet(out.fileno(), tell_dropped=tell_dropped)
     structlog.configure(
-        processors=[
-            Filter(directive),
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S" if tty else "iso", utc=not tty),
-            *exceptions,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", ForgivingStream(out))),
+        processors=[wanted, *decorate],
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", outlet)),
         cache_logger_on_first_use=False,
     )
+    return outlet
+
+
+def _drop(_logger: object, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    raise structlog.DropEvent
