@@ -1,5 +1,6 @@
 """Decode speed through the daemon, against the same loop around `llama_decode` alone."""
 
+import os
 import selectors
 import statistics
 import time
@@ -15,6 +16,8 @@ from superfluid_protocol import Response, decode, event, request, response
 
 TOKENS = 128
 CONTEXT = 2048
+THREADS = os.cpu_count() or 1
+"""Of the engine, on both sides: what the daemon takes by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ def _replies(received: bytearray) -> list[Response]:
 
 
 def _bare(model: Path, lanes: int, prompts: list[list[int]]) -> float:
-    return bare_loop.run(model, lanes, TOKENS, prompts, n_ctx=CONTEXT).tokens_per_second
+    return bare_loop.run(model, lanes, TOKENS, prompts, n_ctx=CONTEXT, threads=THREADS).tokens_per_second
 
 
 def _prompt(lane: int, salt: int) -> list[int]:

@@ -50,7 +50,7 @@ def _appends(rounds: int, *, quick: bool) -> dict[str, Any]:
 
 
 def _decodes(rounds: int) -> dict[str, Any]:
-    with serving(EMBEDDED, "--max-context", str(decode.CONTEXT)) as daemon:
+    with serving(EMBEDDED, "--max-context", str(decode.CONTEXT), "--threads", str(decode.THREADS)) as daemon:
         rows = decode.compare(daemon, find_model(EMBEDDED), rounds=rounds)
     return {
         "decode": [
@@ -104,7 +104,7 @@ def _document(found: dict[str, Any]) -> str:
         "## Decode through the daemon",
         "",
         "Tokens a second of all sessions together while all of them decode, against the same loop around `llama_decode`",
-        "without daemon, log or link. The ratio is the median of the rounds' ratios; each round runs both right after",
+        f"without daemon, log or link, {decode.THREADS} threads each. The ratio is the median of the rounds' ratios; each round runs both right after",
         "each other.",
         "",
         "| sessions | daemon | bare loop | ratio | to reach |",
