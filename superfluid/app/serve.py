@@ -26,7 +26,7 @@ from superfluid.api.service import Service
 from superfluid.app.config import KEPT_SEQUENCES, ServeConfig
 from superfluid.app.identity import check_vocabulary
 from superfluid.app.text import load_text
-from superfluid.core.errors import CorruptError, StartError
+from superfluid.core.errors import CorruptError, ShuttingDown, StartError
 from superfluid.core.limits import MAX_CONNECTIONS, RESERVED_DESCRIPTORS
 from superfluid.core.replay import apply_command
 from superfluid.core.state import State
@@ -71,6 +71,8 @@ class Daemon:
         self._stop = trio.Event()
         self._stop_now = trio.Event()
         self._failure: StartError | CorruptError | None = None
+        self._loading = trio.CancelScope()
+        """Of the model's text side, which reads the whole model file."""
 
     async def run(self) -> None:
         """Serve until SIGINT or SIGTERM; a second one ends the draining.
@@ -215,22 +217,29 @@ class Daemon:
                 await self._stop_now.wait()
                 nursery.cancel_scope.cancel()
         generations.cancel_all()
+        self._loading.cancel()  # who waits for the text side is told now
         with trio.move_on_after(FLUSH_SECONDS):
             await generations.wait_idle()
             await server.wait_idle()
         server.close()
 
     async def _load_text(self, model: Model) -> None:
-        try:
-            text = await model.load()
-        except StartError as failure:
-            self._fail(failure)
+        text: Text | None = None
+        with self._loading:
+            try:
+                text = await model.load()
+            except StartError as failure:
+                self._fail(failure)
+        if text is None:
             return
         _log.info("chat template", path=text.codec.describe() if text.codec else text.no_codec)
 
     def _load_checked_text(self, path: Path, *, has_sessions: bool) -> Text:
         """The model's text side, refused before anybody can append with it if the sessions are of another vocabulary."""
-        text = load_text(path, now=datetime.now().astimezone())
+        # Cancellable while it only reads; what follows changes files, and runs to its end.
+        text = load_text(
+            path, now=datetime.now().astimezone(), check_cancelled=trio.from_thread.check_cancelled
+        )
         check_vocabulary(
             self.config.sessions, text.vocabulary_digest, self.config.model, has_sessions=has_sessions
         )
@@ -261,7 +270,7 @@ class Daemon:
                 _log.info("loading the model", percent=round(100 * engine.status.fraction))
         try:
             await model.text()
-        except StartError:
+        except (StartError, ShuttingDown):
             return
         if engine.status.n_ctx is not None:
             _log.info(

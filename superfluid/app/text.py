@@ -1,5 +1,6 @@
 """Loading a model's text side: vocabulary, template, fingerprint."""
 
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from superfluid.core.errors import NoChatTemplate
 from superfluid.sched.model import Text
 
 
-def load_text(path: Path, *, now: datetime) -> Text:
-    """Load the vocabulary (no weights) and build the chat codec. Blocking: a few tenths of a second.
+def load_text(path: Path, *, now: datetime, check_cancelled: Callable[[], object] = lambda: None) -> Text:
+    """Load the vocabulary (no weights), build the chat codec and digest the whole file: blocks for seconds a gigabyte.
 
     Args:
+        check_cancelled: Called often while the file is read; what it raises ends the loading.
         now: What the template's ``strftime_now`` answers for as long as the daemon runs.
 
     Raises:
@@ -29,7 +31,7 @@ def load_text(path: Path, *, now: datetime) -> Text:
         codec = ChatCodec.build(vocabulary, now=now)
     except NoChatTemplate as missing:
         reason = str(missing)
-    content = model_digest(path)
+    content = model_digest(path, check_cancelled=check_cancelled)
     mark = f"{content}:{codec.fingerprint if codec else 0:x}"
     return Text(
         vocabulary=vocabulary,

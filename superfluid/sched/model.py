@@ -12,7 +12,7 @@ import trio
 
 from superfluid.chat.codec import ChatCodec
 from superfluid.chat.vocabulary import Vocabulary
-from superfluid.core.errors import NoChatTemplate, SuperfluidError
+from superfluid.core.errors import NoChatTemplate, ShuttingDown, SuperfluidError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,8 @@ class Model:
 
     Args:
         name: As the person who started the daemon named it.
-        load_text: Blocking; called once, in a thread.
+        load_text: Blocking; called once, in a thread that waits for it also when `load` is cancelled: it has to notice by
+            ``trio.from_thread.check_cancelled``.
     """
 
     def __init__(self, name: str, path: Path, *, load_text: Callable[[Path], Text]) -> None:
@@ -59,6 +60,9 @@ class Model:
             self._text = await trio.to_thread.run_sync(self._load_text, self.path)
         except SuperfluidError as failure:
             self._failure = failure
+            raise
+        except trio.Cancelled:
+            self._failure = ShuttingDown("the daemon is ending; try again after its restart")
             raise
         finally:
             self._settled.set()

@@ -104,9 +104,9 @@ def test_a_signal_while_the_model_loads_does_not_wait_for_it(tmp_path, endless_m
         while not (workers := workers_of(daemon.pid)):
             pass
         os.kill(workers[0], signal.SIGSTOP)  # it will not be ready by itself
+        assert isinstance(client.receive(), response.Committed)
         daemon.send_signal(signal.SIGTERM)
 
-        assert isinstance(client.receive(), response.Committed)
         assert "is ending" in client.finish(Reply()).error
         assert client.ended()
     check_gone(daemon, workers[0])

@@ -105,19 +105,27 @@ def check_file(path: Path) -> None:
         raise ModelError(f"model file {path} is not a GGUF file", kind="not-gguf")
 
 
-def model_digest(path: Path) -> str:
+def model_digest(path: Path, *, check_cancelled: Callable[[], object] = lambda: None) -> str:
     """xxh3-128 of the file's content, as hexadecimal: the identity of the weights.
 
-    Reads the whole file (about a second a gigabyte when it is cached): call it in a thread.
+    Reads the whole file (seconds a gigabyte): call it in a thread.
+
+    Args:
+        check_cancelled: called before each block, some milliseconds apart; what it raises ends the reading.
 
     Raises:
-        ModelError: as ``check_file``.
+        ModelError: as ``check_file``; or the file cannot be read to its end.
     """
     check_file(path)
     digest = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(4 * MIB):
-            digest.update(block)
+    try:
+        with path.open("rb", buffering=0) as file:
+            check_cancelled()
+            while block := file.read(MIB):
+                digest.update(block)
+                check_cancelled()
+    except OSError as error:
+        raise ModelError(f"model file {path} cannot be read: {error}", kind="missing") from error
     return digest.hexdigest()
 
 
