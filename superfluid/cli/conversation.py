@@ -18,7 +18,9 @@ from superfluid_client import (
     ConnectionLost,
     Finish,
     NothingInFlight,
+    OutcomeUnknown,
     RequestRefused,
+    ServerFailed,
     Session,
     Stream,
     SuperfluidError,
@@ -77,6 +79,9 @@ class Conversation:
                 "The connection was lost while the message was sent. /continue answers it if it arrived; "
                 "else say it again."
             )
+            return FAILED
+        except (OutcomeUnknown, ServerFailed) as error:
+            note(str(error))  # it may have been stored
             return FAILED
         except (SuperfluidError, ValueError) as error:
             note(f"Not sent: {error}")

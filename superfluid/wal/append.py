@@ -161,6 +161,6 @@ class Appender:
         reason = f"{doing} failed ({error.strerror})"
         self.freeze(reason)
         return LogUnknown(
-            f"{reason}: whether this was stored is unknown. The log is read-only until a restart; retry with"
-            " the same operation id after it"
+            f"{reason}: whether this was stored is unknown. The log is read-only until a restart; read"
+            " the session after it"
         )

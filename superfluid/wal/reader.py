@@ -28,8 +28,8 @@ _OLDER_MAGIC: Final = b"BRTWAL02"
 def corrupt(path: Path, offset: int, reason: str) -> LogCorrupt:
     """The refusal to go on: the file, the offset, and the two ways out."""
     return LogCorrupt(
-        f"{path} is damaged at offset {offset}: {reason}. Nothing was changed. Either move {path.name} aside,"
-        " to begin with an empty log, or start with --sessions-cache, which does that at every start"
+        f"{path} is damaged at offset {offset}: {reason}. Nothing was changed. Either put an intact copy in"
+        f" its place, or move {path.name} aside, to begin with an empty log"
     )
 
 

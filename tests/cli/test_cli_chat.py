@@ -101,6 +101,24 @@ def test_a_failed_line_fails_the_program_after_the_others_had_their_turn(own: Da
     assert "session 99 does not exist" in done.stderr
 
 
+def test_a_message_that_may_be_stored_is_not_called_unsent(scripted: Start, tmp_path: Path):
+    said = "syncing the log failed (Input/output error): whether this was stored is unknown. Read the session"
+
+    def script(req: Request) -> Iterator[Step]:
+        if isinstance(req, request.AppendMessage):
+            yield response.Err(message=said)
+        else:
+            yield from story(req)
+
+    scripted(script)
+
+    done = superfluid("chat", home=tmp_path, stdin="hi\n")
+
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Not sent" not in done.stderr
+
+
 def test_a_typo_in_a_command_names_the_closest(scripted: Start, tmp_path: Path):
     scripted()
 
