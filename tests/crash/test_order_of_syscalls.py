@@ -26,17 +26,16 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Witness:
-    """Asks a daemon, and remembers each reply with its bytes and the session it was about."""
+    """Asks a daemon, and remembers each reply with the request it answers."""
 
     client: Client
-    heard: list[tuple[Response, int]]
+    heard: list[tuple[Response, Request]]
 
     def ask(self, req: Request) -> Response:
         self.client.send(req)
         while isinstance(reply := self.client.receive(), response.Delta):
-            self.heard.append((reply, req.session))
-        session = reply.session if isinstance(reply, response.Created) else req.session
-        self.heard.append((reply, session))
+            self.heard.append((reply, req))
+        self.heard.append((reply, req))
         return reply
 
 
@@ -95,8 +94,8 @@ def test_no_acknowledgement_leaves_before_its_record_is_synced(tmp_path, endless
     }  # fmt: skip
     for witness in witnesses:
         sends = sends_of(calls, witness)
-        for reply, session, sent in zip(*zip(*witness.heard, strict=True), sends, strict=True):
-            for place in places(reply, session, durable):
+        for reply, req, sent in zip(*zip(*witness.heard, strict=True), sends, strict=True):
+            for place in places(reply, req):
                 assert durable[place] < sent, f"{type(reply).__name__} of event {place} left too early"
 
 
@@ -135,7 +134,7 @@ def first(calls: list[Call], name: str, target: str, *, after: int) -> Call:
 
 def sends_of(calls: list[Call], witness: Witness) -> list[int]:
     """When the send began that carried each reply this witness heard: its connection is known by its bytes."""
-    frames = [encode_frame(encode(reply)) for reply, _session in witness.heard]
+    frames = [encode_frame(encode(reply)) for reply, _req in witness.heard]
     streams: dict[str, list[Call]] = {}
     for call in calls:
         if call.name == "sendto" and call.result > 0:
@@ -152,14 +151,19 @@ def sends_of(calls: list[Call], witness: Witness) -> list[int]:
     return [begun[start] for start in starts]
 
 
-def places(reply: Response, session: int, durable: dict[Place, int]) -> list[Place]:
-    """The events that a reply acknowledges."""
+def places(reply: Response, req: Request) -> list[Place]:
+    """The events that a reply acknowledges; never none."""
+    session = getattr(req, "session", 0)
     match reply:
-        case response.Created():
-            return [place for place in durable if place[0] == session][:1]
+        case response.Created(session=made):
+            match req:  # a copy begins with an event of its own, behind those it shares
+                case request.Fork(at_event=first) | request.Trim(to_event=first):
+                    return [(made, first)]
+                case request.Create():
+                    return [(made, 0)]
         case response.Committed(event=message) | response.Delta(event=message):
             return [(session, message.event_id)]
-        case response.Generated(events=events):
+        case response.Generated(events=[_, *_] as events):
             return [(session, message.event_id) for message in events]
         case response.Meta():
             # The third event: after Created, an Append and a Message.
