@@ -5,6 +5,7 @@ it may take long for a long text. So it is made first, for the end as it is, and
 when another client appended meanwhile it is made again.
 """
 
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
@@ -16,15 +17,20 @@ from superfluid.chat.encode import raw_text
 from superfluid.chat.text import check_text
 from superfluid.core import session as decide
 from superfluid.core import tree
-from superfluid.core.errors import Conflict
+from superfluid.core.errors import Conflict, EventTooLarge
+from superfluid.core.limits import (
+    INLINE_TEXT_CHARACTERS,
+    MAX_INPUT_CHARACTERS,
+    MAX_SPAN_TOKENS,
+    MAX_TOKENISING,
+)
 from superfluid.core.record import Record
 from superfluid.core.state import Session, State
 from superfluid.sched.model import Model, Text
 from superfluid.store.store import Store
 from superfluid_protocol import request
 
-INLINE_TEXT_CHARACTERS: Final = 4096
-"""Longer texts are tokenised in a thread: 1 MB takes up to 2 s, this much less than a millisecond."""
+_TOKENISING: Final = trio.CapacityLimiter(max(1, min(MAX_TOKENISING, len(os.sched_getaffinity(0)) - 1)))
 
 ATTEMPTS: Final = 64
 """How often a span is made anew, because somebody else extended the session meanwhile, before that is said."""
@@ -40,6 +46,7 @@ class _Moved(Conflict):
 async def append_message(store: Store, model: Model, req: request.AppendMessage) -> tuple[Record, ...]:
     """A chat message, in the scaffold of the model's template."""
     decide.check_role(req.role)
+    _check_length(req.text)
     check_text(req.text)
     text = await model.text()
 
@@ -49,7 +56,7 @@ async def append_message(store: Store, model: Model, req: request.AppendMessage)
             return codec.message(context, req.role, req.text)
         turns = context.history()  # read here: the state changes while the thread works
         context = replace(context, history=lambda: turns)
-        return await trio.to_thread.run_sync(codec.message, context, req.role, req.text)
+        return await trio.to_thread.run_sync(codec.message, context, req.role, req.text, limiter=_TOKENISING)
 
     return await _extend(
         store,
@@ -62,7 +69,10 @@ async def append_message(store: Store, model: Model, req: request.AppendMessage)
 async def append_raw(store: Store, model: Model, req: request.Append) -> tuple[Record, ...]:
     """Token ids as they are, or the ids of a text that has none: it is taken as it is, special tokens included, since
     the client writes its own scaffold here."""
+    _check_tokens(len(req.span))
     if req.text is not None:
+        if not req.span:
+            _check_length(req.text)
         check_text(req.text)
     text = await model.text()
 
@@ -79,7 +89,9 @@ async def _raw_span(text: Text, content: str, session: Session) -> list[int]:
     first = session.tokens == 0
     if len(content) <= INLINE_TEXT_CHARACTERS:
         return raw_text(text.vocabulary, content, first=first)
-    return await trio.to_thread.run_sync(lambda: raw_text(text.vocabulary, content, first=first))
+    return await trio.to_thread.run_sync(
+        lambda: raw_text(text.vocabulary, content, first=first), limiter=_TOKENISING
+    )
 
 
 async def _extend(store: Store, session_id: int, make: MakeSpan, commit: Commit) -> tuple[Record, ...]:
@@ -88,6 +100,7 @@ async def _extend(store: Store, session_id: int, make: MakeSpan, commit: Commit)
         session = decide.writable(store.state, store.busy, session_id)
         length = session.length
         span = tuple(await make(session))
+        _check_tokens(len(span))
 
         def decided(state: State, length: int = length, span: tuple[int, ...] = span) -> decide.Decision:
             if tree.get(state, session_id).length != length:
@@ -99,3 +112,17 @@ async def _extend(store: Store, session_id: int, make: MakeSpan, commit: Commit)
         except _Moved:
             continue
     raise Conflict(f"session {session_id} is being appended to from elsewhere; try again")
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_INPUT_CHARACTERS:
+        raise EventTooLarge(
+            f"a text of {len(text)} characters is longer than any context; at most {MAX_INPUT_CHARACTERS} are taken"
+        )
+
+
+def _check_tokens(count: int) -> None:
+    if count > MAX_SPAN_TOKENS:
+        raise EventTooLarge(
+            f"{count} token ids are more than any context holds; at most {MAX_SPAN_TOKENS} are taken"
+        )

@@ -74,11 +74,32 @@ hold more than 1 MiB of an unfinished frame are cut off."""
 SEND_SECONDS: Final = 30.0
 """A client that takes no byte of a reply for this long is dropped; its committed events stay readable."""
 
+# -- work beside the event loop ----------------------------------------------------------------------
+
+INLINE_BYTES: Final = 256 * KIB
+"""Requests, commands and replies beyond this are decoded and encoded in a thread: 64 MiB of token ids take seconds, in
+which nobody else would be served; this much takes some milliseconds."""
+
+INLINE_TEXT_CHARACTERS: Final = 4096
+"""Longer texts are tokenised in a thread: 1 MB takes up to 2 s, this much less than a millisecond."""
+
+MAX_TOKENISING: Final = 2
+"""Texts tokenised at once, and at most one less than there are cores, so that the event loop keeps one. The others
+wait; they may not take the threads that everything else shares."""
+
 # -- sessions ---------------------------------------------------------------------------------------
 
 MAX_TITLE_BYTES: Final = 1 * KIB
 """UTF-8 bytes of a session's title: a title is shown in lists, and one frame carries all of them: 60,000 sessions with
 the longest titles."""
+
+MAX_SPAN_TOKENS: Final = 1 << 20
+"""Token ids of one event that a client appends: more than any model's context. What can never be run is refused before
+it costs seconds of checking, encoding and copying."""
+
+MAX_INPUT_CHARACTERS: Final = 8 * MAX_SPAN_TOKENS
+"""Characters of one text that is tokenised: twice the usual four a token, so what is longer would not fit
+``MAX_SPAN_TOKENS`` either. It is refused before it is tokenised, which would take a core for half a minute."""
 
 MAX_TOKENS_PER_GENERATE: Final = 1 << 20
 """Upper bound of ``Generate.max_tokens``; the context's free room is the bound that matters."""

@@ -15,7 +15,7 @@ REPLY_BYTES: Final = MAX_FRAME - MAX_TITLE_BYTES - 4 * KIB
 """Encoded events of one reply together; the rest of the frame is for the reply's other fields, a title among them."""
 
 _CHEAP: Final = 1024
-"""Texts of up to so many characters are taken at four bytes each instead of being measured."""
+"""Texts beyond ASCII of up to so many characters are taken at four bytes each instead of being measured."""
 
 
 def message_of(record: Record) -> EventMsg:
@@ -106,25 +106,28 @@ def _within(events: Iterable[EventMsg], room: int, *, least: int) -> Iterator[Ev
     """As many events as fit *room* bytes of their wire form, but *least* at least."""
     used = 0
     for index, message in enumerate(events):
-        used += _size_bound(message)
+        used += size_bound(message)
         if index >= least and used > room:
             return
         yield message
 
 
-def _size_bound(message: EventMsg) -> int:
+def size_bound(message: EventMsg) -> int:
     """Upper bound of an event's wire size.
 
     A session is mostly made of these three, and encoding each one twice would double the cost of a read.
     """
     match message.body:
         case event.Generated(text=text, span=span) | event.Message(text=text, span=span):
-            return 128 + _text_bound(text) + 5 * len(span)
+            return 128 + text_bound(text) + 5 * len(span)
         case event.Appended(text=maybe, span=span):
-            return 128 + _text_bound(maybe or "") + 5 * len(span)
+            return 128 + text_bound(maybe or "") + 5 * len(span)
         case _:
             return len(encode(message))
 
 
-def _text_bound(text: str) -> int:
+def text_bound(text: str) -> int:
+    """Upper bound of a text's bytes in UTF-8, exact where it is long."""
+    if text.isascii():  # a flag of the object
+        return len(text)
     return len(text.encode()) if len(text) > _CHEAP else 4 * len(text)

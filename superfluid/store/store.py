@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from superfluid.core.errors import InternalError, LogUnknown, ShuttingDown, SuperfluidError
-from superfluid.core.limits import MAX_BATCH_BYTES
+from superfluid.core.limits import INLINE_BYTES, MAX_BATCH_BYTES
 from superfluid.core.record import Command, Record, encode_command
 from superfluid.core.replay import apply_command
 from superfluid.core.session import Decision, stamp
@@ -33,7 +33,12 @@ _log = structlog.get_logger(target=__name__)
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A command on its way, and the task that waits for it."""
+    """A command on its way, and the task that waits for it.
+
+    Attributes:
+        encoded: None until it is; a large command is encoded in a thread, when its batch is committed.
+        size: Bytes of `encoded`, or an upper bound of them.
+    """
 
     session: int | None
     decide: Decide
@@ -42,7 +47,8 @@ class _Pending:
     taken: bool = False
     answered: bool = False
     command: Command | None = None
-    encoded: bytes = b""
+    encoded: bytes | None = None
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -75,6 +81,9 @@ class Store:
         self._idle = trio.lowlevel.ParkingLot()
         self._watchers: dict[int, trio.lowlevel.ParkingLot] = {}
         self._closing = False
+        # The committer's own thread: on the shared ones, whatever is slow elsewhere would stall every write.
+        self._thread = trio.CapacityLimiter(1)
+        self._refusing: type[SuperfluidError] | None = None
 
     def new_id(self) -> int:
         """Take the next session id. An id whose command is refused is not used again."""
@@ -158,7 +167,7 @@ class Store:
         """Under load as well as at rest: a power loss takes the witness of the last second at most."""
         due = self.log.mark_due_at
         if due is not None and time.monotonic() >= due:
-            await trio.to_thread.run_sync(self.log.sync_mark_if_due, time.monotonic())
+            await trio.to_thread.run_sync(self.log.sync_mark_if_due, time.monotonic(), limiter=self._thread)
 
     def _take(self) -> list[_Pending]:
         """Decide what waits, in order, into one batch; refusals are answered here and now.
@@ -168,7 +177,7 @@ class Store:
         """
         batch = [self._decided] if self._decided else []
         touched = {pending.session for pending in batch}
-        size = sum(len(pending.encoded) for pending in batch)
+        size = sum(pending.size for pending in batch)
         self._decided = None
         later: list[_Pending] = []
         now = self._now_ms()
@@ -181,7 +190,7 @@ class Store:
             pending.taken = True
             if not self._decide(pending, now):
                 continue
-            size += len(pending.encoded)
+            size += pending.size
             if batch and size > MAX_BATCH_BYTES:
                 self._decided = pending
                 break
@@ -190,7 +199,7 @@ class Store:
         return batch
 
     def _decide(self, pending: _Pending, now: int) -> bool:
-        """Decide and encode one command; False when it is answered already."""
+        """Decide one command, and encode it if that is quick; False when it is answered already."""
         try:
             decision = pending.decide(self.state)
             records = stamp(self.state, decision, epoch=self.log.epoch, now_ms=now)
@@ -198,19 +207,39 @@ class Store:
                 _answer(pending, outcome.Value(()))
                 return False
             command = Command(op_id=None, digest=None, request_id=pending.request_id, records=records)
-            pending.encoded = encode_command(command)
-        except SuperfluidError as refusal:
-            self.statistics.refused += 1
-            _answer(pending, outcome.Error(refusal))
-            return False
+            pending.size = sum(map(_size, records))
+            if pending.size <= INLINE_BYTES:
+                pending.encoded = encode_command(command)
+                pending.size = len(pending.encoded)
         except Exception as fault:  # noqa: BLE001 - one command's bug must not end the committer for all
-            _log.exception("decision failed", error=type(fault).__name__)
-            error = InternalError("the daemon failed to decide this request; its log has the details")
-            error.__cause__ = fault
-            _answer(pending, outcome.Error(error))
+            self._refuse(pending, fault)
             return False
         pending.command = command
         return True
+
+    def _refuse(self, pending: _Pending, fault: Exception) -> None:
+        """Answer a command that could not be decided or encoded."""
+        if isinstance(fault, SuperfluidError):
+            self.statistics.refused += 1
+            _answer(pending, outcome.Error(fault))
+            return
+        _log.error("decision failed", error=type(fault).__name__, exc_info=fault)
+        error = InternalError("the daemon failed to decide this request; its log has the details")
+        error.__cause__ = fault
+        _answer(pending, outcome.Error(error))
+
+    async def _encode(self, pending: _Pending) -> bytes | None:
+        """The command's bytes, or None when it is refused and answered. A large one is encoded in the thread: inline,
+        a million token ids would hold up everybody for a good part of a second."""
+        if pending.encoded is None:
+            assert pending.command is not None
+            try:
+                pending.encoded = await trio.to_thread.run_sync(
+                    encode_command, pending.command, limiter=self._thread
+                )
+            except Exception as fault:  # noqa: BLE001 - as in _decide
+                self._refuse(pending, fault)
+        return pending.encoded
 
     async def _commit_or_abandon(self, batch: list[_Pending]) -> None:
         """Commit; a bug or a fault that nobody foresaw ends the committer, but leaves no caller waiting for ever."""
@@ -224,21 +253,34 @@ class Store:
             raise
 
     async def _commit(self, batch: list[_Pending]) -> None:
+        encoded = [command for pending in batch if (command := await self._encode(pending)) is not None]
+        batch = [pending for pending in batch if not pending.answered]
         if not batch:
             return
         try:
-            await trio.to_thread.run_sync(self.log.commit, [pending.encoded for pending in batch])
+            await trio.to_thread.run_sync(self.log.commit, encoded, limiter=self._thread)
         except SuperfluidError as refusal:
-            _log.error(
-                "log write failed", error=type(refusal).__name__, reason=str(refusal), commands=len(batch)
-            )
+            self._report(refusal)
             for pending in batch:
                 _answer(pending, outcome.Error(_copy(refusal)))
             return
+        self._report(None)
         self.statistics.batches += 1
         self.statistics.commands += len(batch)
         for pending in batch:
+            pending.encoded = None
             self._publish(pending)
+
+    def _report(self, refusal: SuperfluidError | None) -> None:
+        """Tell when the log begins to refuse, otherwise than before, and when it writes again: a line for each refused
+        batch would fill the disk that is full."""
+        before, self._refusing = self._refusing, None if refusal is None else type(refusal)
+        if self._refusing is before:
+            return
+        if refusal is None:
+            _log.info("log writes go on")
+        else:
+            _log.error("log write failed", error=type(refusal).__name__, reason=str(refusal))
 
     def _publish(self, pending: _Pending) -> None:
         command = pending.command
@@ -258,6 +300,13 @@ class Store:
         _answer(pending, outcome.Value(command.records))
 
 
+def _size(record: Record) -> int:
+    """Upper bound of the bytes that a record's text and token ids take in the log, by their lengths alone."""
+    text: str = getattr(record.body, "text", None) or ""
+    span: tuple[int, ...] = getattr(record.body, "span", ())
+    return len(text) * (1 if text.isascii() else 4) + 4 * len(span)
+
+
 def _answer(pending: _Pending, answer: outcome.Value[tuple[Record, ...]] | outcome.Error) -> None:
     pending.answered = True
     trio.lowlevel.reschedule(pending.task, answer)
@@ -265,8 +314,6 @@ def _answer(pending: _Pending, answer: outcome.Value[tuple[Record, ...]] | outco
 
 def _copy(error: SuperfluidError) -> SuperfluidError:
     """An exception object may be raised in one task only: tracebacks grow on it."""
-    if isinstance(error, LogUnknown):
-        return LogUnknown(str(error))
     copy = type(error).__new__(type(error))
     copy.args = error.args
     return copy

@@ -37,7 +37,7 @@ def inspect(state, **changes):
 @given(values(EventMsg))
 @settings(max_examples=300, deadline=None)
 def test_the_size_of_an_event_is_never_taken_too_small(sent):
-    assert view._size_bound(sent) >= len(encode(sent))
+    assert view.size_bound(sent) >= len(encode(sent))
 
 
 @pytest.mark.parametrize("character", ["a", "é", "€", "😀"])
@@ -52,7 +52,7 @@ def test_texts_are_measured_where_they_are_long(character, length):
     ]
     for sent in messages(bodies):
         size = len(encode(sent))
-        assert size <= view._size_bound(sent) <= size + 128 + 3 * 1024
+        assert size <= view.size_bound(sent) <= size + 128 + 3 * 1024
 
 
 class TestRead:
@@ -123,7 +123,7 @@ class TestInspection:
 
     def test_leaves_out_its_last_events_where_they_do_not_fit(self):
         state, session = session_of(*(message(1) for _ in range(10)))
-        one = view._size_bound(session.own[3])
+        one = view.size_bound(session.own[3])
 
         cut = inspect(state, room=5 * session.tokens + len(encode(session.own[0])) + 3 * one)
 

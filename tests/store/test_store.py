@@ -1,9 +1,12 @@
 """Decide, append, sync, apply, publish: what a caller of `submit` may rely on, over a real log."""
 
-from contextlib import contextmanager
+import threading
+import time
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
+import structlog
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -14,9 +17,11 @@ from superfluid.core.errors import (
     ClientError,
     InternalError,
     LogReadOnly,
+    LogRefused,
     LogUnknown,
     ShuttingDown,
 )
+from superfluid.core.limits import INLINE_BYTES
 from superfluid.core.record import Command, Record, encode_command
 from superfluid.core.session import Decision
 from superfluid_protocol import event
@@ -196,6 +201,40 @@ async def test_a_watcher_is_woken_by_its_sessions_records_alone(store):
     assert woken
 
 
+# -- threads ----------------------------------------------------------------------------------------
+
+
+async def test_slow_work_in_all_shared_threads_delays_no_write(store):
+    session = await create(store)
+    shared = trio.to_thread.current_default_thread_limiter()
+    for slot in range(int(shared.total_tokens)):
+        shared.acquire_on_behalf_of_nowait(slot)
+    try:
+        with trio.fail_after(10):
+            await append(store, session, "passes")
+            await trio.sleep(max(0.0, store.log.mark_due_at - time.monotonic()))
+            await append(store, session, "passes, and the mark is synced")
+    finally:
+        for slot in range(int(shared.total_tokens)):
+            shared.release_on_behalf_of(slot)
+
+
+async def test_a_large_command_is_encoded_beside_the_event_loop(store, monkeypatch):
+    session = await create(store)
+    threads = []
+
+    def encode(command):
+        threads.append(threading.current_thread() is threading.main_thread())
+        return encode_command(command)
+
+    monkeypatch.setattr("superfluid.store.store.encode_command", encode)
+    await append(store, session, "small")
+    await append(store, session, "x" * (INLINE_BYTES + 1))
+    await append(store, session, "", span=(1,) * (INLINE_BYTES // 4 + 1))
+
+    assert threads == [True, False, False]
+
+
 # -- cancelled callers ------------------------------------------------------------------------------
 
 
@@ -289,6 +328,28 @@ async def test_refusals_in_a_batch_touch_nobody_else(store, files):
     assert [texts(store.state, s) for s in sessions] == [["text 0"], [], [], [], ["text 4"], ["text 5"]]
 
 
+async def test_a_large_command_that_cannot_be_encoded_touches_nobody_else(store, files):
+    first, good, bad = [await create(store) for _ in range(3)]
+    body = event.Appended(text="\ud83d" * INLINE_BYTES, span=())
+
+    async def submit_bad():
+        with pytest.raises(BadRequest):
+            await store.submit(bad, lambda _s: Decision(session=bad, bodies=(body,)))
+
+    async with trio.open_nursery() as nursery:
+        with held_fsync(files):
+            while files.entered.acquire(blocking=False):
+                pass
+            nursery.start_soon(append, store, first, "in flight")
+            await in_flight(files)
+            nursery.start_soon(submit_bad)
+            nursery.start_soon(append, store, good, "good")
+            await wait_all_tasks_blocked()
+
+    assert [texts(store.state, session) for session in (good, bad)] == [["good"], []]
+    await append(store, bad, "goes on")
+
+
 async def test_a_closed_store_takes_nothing(tmp_path):
     async with serving(tmp_path) as store:
         session = await create(store)
@@ -361,6 +422,34 @@ async def test_after_a_failed_fsync_the_outcome_is_unknown_and_nothing_more_is_w
 
     assert (tmp_path / "wal.log").stat().st_size == written, "no closing frame either"
     assert set(texts(replay(tmp_path), session)) <= {"safe", "who knows"}
+
+
+async def test_a_log_that_refuses_is_told_once_a_change(store, files, monkeypatch):
+    session = await create(store)
+    commit, full = store.log.commit, LogRefused("the disk is full")
+
+    def refuse_all(_encoded):
+        raise full
+
+    with structlog.testing.capture_logs() as lines:
+        for disk in (refuse_all, commit, refuse_all):
+            monkeypatch.setattr(store.log, "commit", disk)
+            for _ in range(3):
+                with suppress(LogRefused):
+                    await append(store, session, "perhaps")
+        monkeypatch.setattr(store.log, "commit", commit)
+        files.fail_next()
+        for _ in range(4):
+            with pytest.raises((LogUnknown, LogReadOnly)):
+                await append(store, session, "no")
+
+    assert [line.get("error", line["event"]) for line in lines] == [
+        "LogRefused",
+        "log writes go on",
+        "LogRefused",
+        "LogUnknown",
+        "LogReadOnly",
+    ]
 
 
 async def test_a_committer_that_fails_leaves_nobody_waiting(tmp_path, monkeypatch):
