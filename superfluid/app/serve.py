@@ -33,7 +33,7 @@ from superfluid.core.state import State
 from superfluid.front.listener import Listener
 from superfluid.front.native import NativeServer
 from superfluid.observe.metrics import DaemonCollector, renderer
-from superfluid.sched.engine import Engine
+from superfluid.sched.engine import Engine, Phase
 from superfluid.sched.model import Model, Text
 from superfluid.store.store import Store
 from superfluid.wal.log import Log, Opened
@@ -249,11 +249,7 @@ class Daemon:
         try:
             await engine.run()
         except StartError as failure:
-            if engine.status.n_ctx is None:
-                self._fail(failure)
-            else:
-                # It served before, so the sessions are still of use: what needs the model is refused with the reason.
-                _log.error("no worker can be started any more; restart the daemon", reason=str(failure))
+            self._fail(failure)
 
     def _fail(self, failure: StartError) -> None:
         self._failure = self._failure or failure
@@ -263,7 +259,7 @@ class Daemon:
     async def _announce(self, model: Model, engine: Engine) -> None:
         """Say how loading goes, and when everything is there."""
         told = trio.current_time()
-        while engine.status.n_ctx is None and engine.status.phase != "failed":
+        while engine.status.n_ctx is None and engine.status.phase is not Phase.FAILED:
             await engine.status.changed.wait()
             if trio.current_time() - told > PROGRESS_SECONDS:
                 told = trio.current_time()

@@ -162,7 +162,8 @@ class ModelError(StartError):
 
 
 class WorkerStartFailed(StartError):
-    """The worker could not load the model; starting it again the same way cannot help.
+    """The worker could not load the model. The first one's failure ends the daemon; a later one's refuses generations
+    until a start works, which is tried by itself.
 
     Args:
         kind: ``missing``, ``not-a-file``, ``empty``, ``truncated``, ``not-gguf``, ``pointer``, ``permission``,

@@ -10,6 +10,7 @@ import trio
 from superfluid.app import serve
 from superfluid.app.config import ServeConfig
 from superfluid.app.serve import Daemon
+from superfluid.sched.engine import Phase
 from superfluid.worker.llama.model import model_digest
 from tests.daemon import CONTEXT, wait_gone, workers_of
 
@@ -33,7 +34,7 @@ def test_a_model_file_that_is_read_for_long_does_not_hold_up_the_end(
         engine_is_ready.set()
 
     def note(_engine, phase, **_details):
-        if str(phase).lower().endswith("ready"):
+        if phase is Phase.READY:
             engine_is_ready.set()
         return change(_engine, phase, **_details)
 

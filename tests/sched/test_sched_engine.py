@@ -4,6 +4,7 @@ from array import array
 from contextlib import asynccontextmanager
 
 import pytest
+import structlog
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -11,7 +12,14 @@ from superfluid.core.errors import ShuttingDown, TooManyInFlight, WorkerLost, Wo
 from superfluid.core.plan import FINISHED, JobState
 from superfluid.core.schedule import Job
 from superfluid.sched import engine as engine_module
-from superfluid.sched.engine import HEALTHY_SECONDS, RESPAWN_FIRST_SECONDS, RESPAWN_MOST_SECONDS, Engine
+from superfluid.sched.engine import (
+    HEALTHY_SECONDS,
+    RESPAWN_FIRST_SECONDS,
+    RESPAWN_MOST_SECONDS,
+    UNSTARTABLE_MOST_SECONDS,
+    Engine,
+    Phase,
+)
 from superfluid.worker.messages import Load
 from tests.daemon import GREEDY
 from tests.sched.simulated_worker import N_CTX, SimulatedWorkers
@@ -147,7 +155,7 @@ async def test_a_worker_that_dies_idle_is_replaced_before_anybody_asks(engine, w
         await trio.sleep(1)
 
         assert len(workers.links) == 2
-        assert engine.status.phase == "ready"
+        assert engine.status.phase is Phase.READY
         assert engine.status.worker_pid == workers.now.pid
 
 
@@ -207,43 +215,149 @@ async def test_a_start_that_cannot_work_ends_the_engine_and_what_waits(engine, w
     assert job.state is JobState.ERROR
     assert "does not exist" in job.updates[-1].detail
     assert len(workers.started_at) == 1, "no respawn loop"
-    with pytest.raises(WorkerStartFailed, match="does not exist"):
+    with pytest.raises(WorkerStartFailed, match="does not exist") as refused:
         Asked(engine, 2)
+    assert refused.value.kind == "missing"
+    assert refused.value.__cause__ is CANNOT
     with pytest.raises(WorkerStartFailed, match="does not exist"):
         await engine.context_size()
-    assert engine.status.phase == "failed"
+    assert engine.status.phase is Phase.FAILED
 
 
-async def test_a_respawn_that_cannot_work_ends_the_engine_too(engine, workers, autojump_clock):
-    caught = []
+TOO_LITTLE = WorkerStartFailed("memory", "too little memory to load model file /model")
 
-    async def run():
-        with pytest.raises(WorkerStartFailed) as failure:
-            await engine.run()
-        caught.append(failure.value)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
+@pytest.fixture
+def log_lines():
+    with structlog.testing.capture_logs() as lines:
+        yield lines
+
+
+@pytest.mark.parametrize("failures", [[CANNOT], [TOO_LITTLE] * 5, [CANNOT, LOST, TOO_LITTLE]])
+async def test_a_respawn_that_fails_for_a_while_costs_a_while(engine, workers, autojump_clock, failures):
+    async with running(engine):
         lane = Asked(engine, 1, limit=3000)
         await lane.wait_first()
-        workers.fail_starts = [CANNOT]
+        workers.fail_starts = list(failures)
         workers.now.die()
+        await lane.wait()
+        await trio.sleep(60)
 
-    assert caught == [CANNOT]
-    assert lane.state is JobState.ERROR
-    assert "was killed by SIGKILL" in lane.updates[-1].detail
-    assert await engine.context_size() == N_CTX, "what was learnt stays known: sessions remain readable"
+        assert (await Asked(engine, 2).wait()).state is JobState.LIMIT
+        assert await engine.context_size() == N_CTX
+    assert len(workers.started_at) == 2 + len(failures)
+
+
+async def test_jobs_are_refused_at_once_while_no_worker_can_be_started(engine, workers, autojump_clock):
+    async with running(engine):
+        lanes = [Asked(engine, number, limit=3000) for number in (1, 2)]
+        queued = Asked(engine, 3)
+        for lane in lanes:
+            await lane.wait_first()
+        workers.fail_starts = [TOO_LITTLE] * 3
+        workers.load_seconds = 5
+        workers.now.die()
+        await queued.wait()
+        assert queued.state is JobState.ERROR
+        assert "too little memory" in queued.updates[-1].detail
+        assert engine.status.phase is Phase.UNSTARTABLE
+        for _ in range(10):
+            with pytest.raises(
+                WorkerStartFailed, match=r"too little memory.*tried again by itself"
+            ) as refused:
+                Asked(engine, 4)
+            assert refused.value.kind == "memory"
+            assert refused.value.__cause__ is TOO_LITTLE
+            await trio.sleep(1)  # in the pauses and inside the attempts
+
+
+async def test_a_failing_respawn_is_told_once_and_so_is_its_end(engine, workers, autojump_clock, log_lines):
+    async with running(engine):
+        await wait_all_tasks_blocked()
+        workers.fail_starts = [TOO_LITTLE] * 4 + [CANNOT] * 2
+        workers.now.die()
+        await trio.sleep(300)
+        assert engine.status.phase is Phase.READY
+
+    told = [line for line in log_lines if line["event"] == "no worker can be started"]
+    assert [line["reason"] for line in told] == [str(TOO_LITTLE), str(CANNOT)]
+    assert [line["event"] for line in log_lines].count("a worker could be started again") == 1
+
+
+async def test_respawns_that_fail_back_off_further(engine, workers, autojump_clock):
+    async with running(engine):
+        await wait_all_tasks_blocked()
+        workers.fail_starts = [CANNOT] * 100
+        workers.now.die()
+        await trio.sleep(1000)
+
+    pauses = [b - a for a, b in zip(workers.started_at[1:], workers.started_at[2:], strict=False)]
+    expected = [
+        min(RESPAWN_FIRST_SECONDS * 2**n, UNSTARTABLE_MOST_SECONDS) for n in range(1, len(pauses) + 1)
+    ]
+    assert pauses == pytest.approx(expected)
+
+
+async def test_who_asks_shortens_the_back_off_to_that_of_losses(engine, workers, autojump_clock):
+    async with running(engine):
+        await wait_all_tasks_blocked()
+        workers.fail_starts = [CANNOT] * 100
+        workers.now.die()
+        await trio.sleep(500)
+        asked_from = trio.current_time()
+        for _ in range(1000):
+            with pytest.raises(WorkerStartFailed):
+                Asked(engine, 1)
+            await trio.sleep(0.1)
+
+    attempts = [at for at in workers.started_at if at > asked_from]
+    assert 8 <= len(attempts) <= 100 / RESPAWN_MOST_SECONDS + 1
+
+
+async def test_closing_does_not_wait_for_the_back_off_of_failing_starts(engine, workers, autojump_clock):
+    async with running(engine):
+        await wait_all_tasks_blocked()
+        workers.fail_starts = [CANNOT] * 100
+        workers.now.die()
+        await trio.sleep(500)
+        closing_at = trio.current_time()
+    assert trio.current_time() == closing_at
+
+
+async def test_the_time_to_the_first_token_is_counted_once_a_job(engine, workers, autojump_clock):
+    workers.load_seconds = 2
+    async with running(engine):
+        jobs = [Asked(engine, number, limit=100) for number in range(1, 4)]
+        engine.cancel(3)
+        for job in jobs:
+            await job.wait()
+
+    ttft = engine.statistics.ttft
+    assert dict(ttft.cumulative())["1.0"] == 0
+    assert dict(ttft.cumulative())["2.5"] == dict(ttft.cumulative())["+Inf"] == 2
+    assert 4 < ttft.total < 5
+
+
+async def test_debug_lines_tell_of_admissions_and_starts(engine, workers, autojump_clock, log_lines):
+    async with running(engine):
+        await Asked(engine, 1, prompt=30, limit=20).wait()
+        await Asked(engine, 2, prompt=30, limit=20).wait()
+
+    admitted = [line for line in log_lines if line["event"] == "admitted"]
+    assert [(line["job"], line["warm"], line["cold"]) for line in admitted] == [(1, 0, 30), (2, 29, 1)]
+    assert {line["log_level"] for line in admitted} == {"debug"}
+    assert "starting a worker" in [line["event"] for line in log_lines]
 
 
 async def test_whoever_waits_for_the_first_worker_is_told_of_progress_and_end(
     engine, workers, autojump_clock
 ):
     workers.load_seconds = 5
-    assert engine.status.phase == "loading"
+    assert engine.status.phase is Phase.LOADING
     async with running(engine):
         with trio.fail_after(6):
             assert await engine.context_size() == N_CTX
-        assert engine.status.phase == "ready"
+        assert engine.status.phase is Phase.READY
 
 
 # -- cancels ----------------------------------------------------------------------------------------
@@ -315,7 +429,7 @@ async def test_closing_lets_the_jobs_end_first(engine, autojump_clock):
         await job.wait()
 
     assert job.state is JobState.LIMIT
-    assert engine.status.phase == "closed"
+    assert engine.status.phase is Phase.CLOSED
 
 
 async def test_closing_does_not_wait_for_the_back_off(engine, workers, autojump_clock):
@@ -324,7 +438,7 @@ async def test_closing_does_not_wait_for_the_back_off(engine, workers, autojump_
         await trio.sleep(20)
         closing_at = trio.current_time()
     assert trio.current_time() == closing_at
-    assert engine.status.phase == "closed"
+    assert engine.status.phase is Phase.CLOSED
 
 
 async def test_closing_tells_who_waits_for_the_first_worker(engine, workers, autojump_clock):

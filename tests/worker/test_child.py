@@ -68,11 +68,12 @@ async def test_a_process_that_cannot_be_watched_is_ended(monkeypatch, call):
     def fail(*_arguments):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    with monkeypatch.context() as patched, pytest.raises(WorkerLost, match="Too many open files"):
+    with monkeypatch.context() as patched:
         patched.setattr(os, call, fail)
         # With neither /dev/null nor another file to open for the start itself.
         patched.setattr(subprocess, "DEVNULL", None)
-        Child(WAITS)
+        with pytest.raises(WorkerLost, match="Too many open files"):
+            Child(WAITS)
 
     assert open_descriptors() == before
     assert children() == family
