@@ -6,7 +6,7 @@ Names are those of the published 0.1 where the meaning is the same; ``docs/metri
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from superfluid.sched.engine import Engine
@@ -31,11 +31,23 @@ class DaemonCollector(Collector):
             ("superfluid_decode_tokens", "Tokens decoded", engine.decode_tokens),
             ("superfluid_warm_prefix_tokens", "Prompt tokens taken from kept KV", engine.warm_prefix_tokens),
             ("superfluid_worker_respawns", "Workers started after one was lost", engine.respawns),
+            ("superfluid_worker_losses", "Workers that were lost", engine.worker_losses),
             ("superfluid_log_commands", "Commands made durable", store.statistics.commands),
             ("superfluid_log_batches", "Batches written, one fsync each", store.statistics.batches),
-            ("superfluid_log_refused", "Commands refused before they were written", store.statistics.refused),
+            (
+                "superfluid_commands_refused",
+                "Commands refused before they were written",
+                store.statistics.refused,
+            ),
+            ("superfluid_log_refused", "Batches that the disk refused and that were cut back", log.refused),
             ("superfluid_log_fsync_seconds", "Seconds spent in fsync", log.fsync_seconds),
             ("superfluid_log_slow_fsyncs", "Fsyncs of a second or more", log.slow_fsyncs),
+        )
+        yield HistogramMetricFamily(
+            "superfluid_ttft_seconds",
+            "Seconds from a generation's arrival to its first token",
+            buckets=engine.ttft.cumulative(),
+            sum_value=engine.ttft.total,
         )
         yield from _gauges(
             ("superfluid_lanes_active", "Jobs on lanes", gauges["lanes_active"]),

@@ -66,7 +66,9 @@ async def test_each_tick_is_one_record(store, generation):
         nursery.start_soon(record_reply, generation, store, Spelling())
         for number in range(3):
             generation.deliver(tick(number))
-            await store.wait_for_change(generation.session)
+            while len(generation.records) <= number:
+                await store.wait_for_change(generation.session)
+                await wait_all_tasks_blocked()  # who wrote it has heard of it, too
         generation.deliver(tick(3, state=JobState.END))
 
     bodies = replies(store, generation)
