@@ -1,21 +1,21 @@
 """What a worker may honestly answer to a plan. Pure: plain data in, nothing or one error out.
 
-The worker is our own program, but what it links is not: after a memory error in it any bytes may come. A
-token id that is not in the vocabulary would take the daemon down with the worker.
+The worker is our own program, but what it links is not: after a memory error in it any bytes may come. A token id that
+is not in the vocabulary would take the daemon down with the worker, and a count that is not true the scheduler's books.
 """
 
 from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from superfluid.core.plan import FINISHED, Plan, Result
+from superfluid.core.plan import FINISHED, JobResult, JobState, Plan, Result
 from superfluid.worker.messages import FromWorker, MessageError, Ready
 
 
 def jobs_of(plan: Plan, running: AbstractSet[int]) -> frozenset[int]:
     """The jobs that a result of *plan* may speak of, when *running* ran before it."""
     named = {job for job, _ in plan.prefill} | {admit.job for admit in plan.admit}
-    return frozenset(named | running)
+    return frozenset(named | (running - set(plan.retire)))
 
 
 def still_running(plan: Plan, result: Result, running: AbstractSet[int]) -> frozenset[int]:
@@ -36,12 +36,43 @@ def check_result(plan: Plan, result: FromWorker, ready: Ready, running: Abstract
         if line.job not in allowed or line.job in seen:
             raise MessageError("the result names a job that it cannot speak of")
         seen.add(line.job)
-        ids = np.frombuffer(line.tokens, "<u4")
-        if len(ids) > plan.decode_rounds + 1:
-            raise MessageError("the result holds more tokens than were asked for")
-        if len(ids) and int(ids.max()) >= ready.n_vocab:
-            raise MessageError("the result holds a token that is not in the vocabulary")
+        _check_line(plan, line, ready)
+    _check_positions(result, ready)
+    _check_counts(plan, result, ready)
+    return result
+
+
+def _check_line(plan: Plan, line: JobResult, ready: Ready) -> None:
+    if line.prefilled > sum(rows for job, rows in plan.prefill if job == line.job):
+        raise MessageError("the result holds more prompt rows than were asked for")
+    ids = np.frombuffer(line.tokens, "<u4")
+    # A token a round, and the first one of a prompt whose last row was computed.
+    if len(ids) > plan.decode_rounds + (line.prefilled > 0):
+        raise MessageError("the result holds more tokens than were asked for")
+    if len(ids) and int(ids.max()) >= ready.n_vocab:
+        raise MessageError("the result holds a token that is not in the vocabulary")
+    match line.state:
+        case JobState.COLD:
+            if line.prefilled or line.tokens or all(admit.job != line.job for admit in plan.admit):
+                raise MessageError("the result calls a job cold that was admitted")
+        case JobState.END | JobState.LIMIT if not len(ids):
+            raise MessageError("the result ends a job by a token that it does not hold")
+
+
+def _check_positions(result: Result, ready: Ready) -> None:
+    if len({seq for seq, _ in result.positions}) < len(result.positions):
+        raise MessageError("the result speaks of a sequence twice")
     for seq, length in result.positions:
         if seq >= ready.n_seq or length > ready.n_ctx:
             raise MessageError("the result speaks of cells that do not exist")
-    return result
+
+
+def _check_counts(plan: Plan, result: Result, ready: Ready) -> None:
+    """The sums, of which the scheduler learns how long things take."""
+    # A batch that fails is tried again row by row, so that each row may be a step.
+    most = plan.decode_rounds * ready.n_seq
+    if (
+        result.prefill_rows != sum(line.prefilled for line in result.jobs)
+        or not result.decode_steps <= result.decode_rows <= most
+    ):
+        raise MessageError("the result counts more work than was asked for")

@@ -17,33 +17,60 @@ READY = Ready(
     library="",
     threads=1,
 )
-PLAN = Plan(id=4, admit=(admit(2, 1, [1]),), prefill=((3, 9),), decode_rounds=2, retire=(1,))
+PLAN = Plan(id=4, admit=(admit(2, 1, [1]),), prefill=((3, 9), (2, 1)), decode_rounds=2, retire=(1,))
 LINE = JobResult(job=2, prefilled=1, tokens=pack([1, 2, 259]), state=JobState.RUNNING)
-GOOD = Result(plan_id=4, jobs=(LINE,), positions=((5, 512),))
+GOOD = Result(plan_id=4, jobs=(LINE,), positions=((5, 512),), prefill_rows=1, decode_steps=2, decode_rows=2)
 RUNNING = frozenset({1, 3})
-
-
-def test_an_honest_result_passes():
-    assert check_result(PLAN, GOOD, READY, RUNNING) is GOOD
+COLD = JobResult(job=2, prefilled=0, tokens=b"", state=JobState.COLD)
+NOTHING = Result(plan_id=4, jobs=(), positions=())
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        Progress(fraction=0.5),
-        replace(GOOD, plan_id=5),
-        replace(GOOD, jobs=(replace(LINE, job=9),)),
-        replace(GOOD, jobs=(LINE, LINE)),
-        replace(GOOD, jobs=(replace(LINE, tokens=pack([260])),)),
-        replace(GOOD, jobs=(replace(LINE, tokens=pack([1, 2, 3, 4])),)),
-        replace(GOOD, positions=((6, 0),)),
-        replace(GOOD, positions=((0, 513),)),
+        GOOD,
+        NOTHING,
+        replace(NOTHING, jobs=(COLD,)),
+        replace(NOTHING, jobs=(replace(LINE, job=3, prefilled=9),), prefill_rows=9),
+        replace(NOTHING, jobs=(replace(LINE, job=3, prefilled=0, tokens=b"", state=JobState.ERROR),)),
+        replace(GOOD, decode_steps=12, decode_rows=12),
     ],
-    ids=[
-        "no result", "other plan", "stranger's job", "job twice", "no such token", "too many tokens",
-        "no such sequence", "no such cell",
+)
+def test_an_honest_result_passes(answer):
+    assert check_result(PLAN, answer, READY, RUNNING) is answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Progress(fraction=0.5), id="no result"),
+        pytest.param(replace(GOOD, plan_id=5), id="other plan"),
+        pytest.param(replace(GOOD, jobs=(replace(LINE, job=9),)), id="stranger's job"),
+        pytest.param(
+            replace(NOTHING, jobs=(replace(COLD, job=1, state=JobState.CANCELLED),)), id="retired job"
+        ),
+        pytest.param(replace(GOOD, jobs=(LINE, LINE), prefill_rows=2), id="job twice"),
+        pytest.param(replace(GOOD, jobs=(replace(LINE, tokens=pack([260])),)), id="no such token"),
+        pytest.param(replace(GOOD, jobs=(replace(LINE, tokens=pack([1, 2, 3, 4])),)), id="too many tokens"),
+        pytest.param(
+            replace(GOOD, jobs=(replace(LINE, prefilled=0),), prefill_rows=0), id="a first token of nothing"
+        ),
+        pytest.param(replace(GOOD, jobs=(replace(LINE, prefilled=2),), prefill_rows=2), id="too many rows"),
+        pytest.param(
+            replace(GOOD, jobs=(replace(LINE, job=3, prefilled=10),), prefill_rows=10), id="rows of another"
+        ),
+        pytest.param(replace(NOTHING, jobs=(replace(COLD, job=3),)), id="cold without admission"),
+        pytest.param(replace(GOOD, jobs=(replace(LINE, state=JobState.COLD),)), id="cold with tokens"),
+        pytest.param(replace(NOTHING, jobs=(replace(COLD, state=JobState.END),)), id="end without token"),
+        pytest.param(replace(NOTHING, jobs=(replace(COLD, state=JobState.LIMIT),)), id="limit without token"),
+        pytest.param(replace(GOOD, positions=((6, 0),)), id="no such sequence"),
+        pytest.param(replace(GOOD, positions=((0, 513),)), id="no such cell"),
+        pytest.param(replace(GOOD, positions=((0, 5), (0, 6))), id="sequence twice"),
+        pytest.param(replace(GOOD, prefill_rows=2), id="rows that no job got"),
+        pytest.param(replace(GOOD, decode_rows=13), id="more rows than rounds"),
+        pytest.param(replace(GOOD, decode_steps=3), id="more steps than rows"),
     ],
-)  # fmt: skip
+)
 def test_anything_else_is_garbage(answer):
     with pytest.raises(MessageError):
         check_result(PLAN, answer, READY, RUNNING)
