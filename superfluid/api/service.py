@@ -94,8 +94,12 @@ class Service:
 
     # -- reading ------------------------------------------------------------------------------------
 
+    def read(self, req: request.Read, *, room: int = view.REPLY_BYTES) -> Response:
+        """Answer a `Read` with events of at most *room* bytes, for a transport that is short of it."""
+        return response.Events(events=view.read(self.store.state, req.session, req.cursor, room=room))
+
     async def _read(self, req: request.Read) -> Response:
-        return response.Events(events=view.read(self.store.state, req.session, req.cursor))
+        return self.read(req)
 
     async def _list(self, _req: request.List) -> Response:
         sessions = self.store.state.sessions

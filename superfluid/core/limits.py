@@ -68,11 +68,42 @@ FRAME_READ_SECONDS: Final = 30.0
 second is cut off, an idle one between frames is not."""
 
 MAX_BUFFERED_BYTES: Final = 512 * MIB
-"""Bytes of unfinished request frames over all connections: eight maximal frames at once. Beyond it, connections that
-hold more than 1 MiB of an unfinished frame are cut off."""
+"""Bytes of requests over all connections, from their first byte until they are answered: eight maximal frames at once.
+Beyond it, connections that hold more than ``SMALL_REQUEST_BYTES`` of an unfinished frame are cut off, and whole
+requests that take more are refused."""
+
+SMALL_REQUEST_BYTES: Final = 1 * MIB
+"""A request that takes no more passes however much the others hold: somebody's crowd of large ones must not keep
+everybody from working."""
+
+TOKEN_BYTES: Final = 36
+"""What a token id takes in a decoded request: an integer object of 28 bytes and the pointer to it."""
+
+LISTED_SESSION_BYTES: Final = 512
+"""What a session takes in a list of them before that is encoded: an object with its numbers."""
+
+MAX_REPLY_BYTES: Final = 256 * MIB
+"""Bytes of replies over all connections that wait for their clients to take them. A `Read` is cut to a quarter of what
+is left of it, so one client alone gets whole frames and forty that read nothing share it; other replies wait for room."""
+
+SMALL_REPLY_BYTES: Final = 256 * KIB
+"""A reply of so many bytes is sent however much waits already, and a `Read` is not cut below it."""
+
+REPLY_ROOM_SECONDS: Final = 15.0
+"""A large reply that finds no room for so long is not sent: its client is told to ask again."""
 
 SEND_SECONDS: Final = 30.0
-"""A client that takes no byte of a reply for this long is dropped; its committed events stay readable."""
+"""A client that takes nothing of a reply for this long is dropped, and one that has not taken all of it within this time
+per MiB (at least once): its committed events stay readable."""
+
+MAX_PAGE_EVENTS: Final = 1 << 16
+"""Events of one `Read`: choosing more of them would hold up everybody for longer than a tenth of a second."""
+
+LINGER_SECONDS: Final = 1.0
+"""A connection that was refused or has to end stays open this long for its client to read why, if that still sends."""
+
+MAX_LINGERING: Final = 8
+"""Refused connections that linger at once, since each costs one of ``RESERVED_DESCRIPTORS``; more are closed at once."""
 
 # -- work beside the event loop ----------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 """What the reading requests answer, built from the state. Nothing here changes it."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from superfluid.core import tree
 from superfluid.core.errors import NotSupported
-from superfluid.core.limits import KIB, MAX_TITLE_BYTES
+from superfluid.core.limits import KIB, MAX_PAGE_EVENTS, MAX_TITLE_BYTES
 from superfluid.core.record import Record
 from superfluid.core.state import Session, State
 from superfluid_protocol import EventMsg, Inspection, SessionSummary, Tier, encode, event
@@ -56,14 +57,15 @@ def nodes(state: State) -> tuple[tuple[int, int | None, int], ...]:
 
 
 def read(state: State, session_id: int, cursor: int, *, room: int = REPLY_BYTES) -> tuple[EventMsg, ...]:
-    """Events from *cursor* on, cut at an event boundary where the reply's frame is full; the client asks on from the
-    next id. A cursor at or beyond the end reads nothing.
+    """Events from *cursor* on, cut at an event boundary where the room or `MAX_PAGE_EVENTS` is reached; the client asks
+    on from the next id. A cursor at or beyond the end reads nothing.
 
     Args:
         room: Bytes for the events. One event at least is read, since every event fits a frame alone.
     """
     session = tree.get(state, session_id)
-    return tuple(_within(tree.events(state, session, start=cursor), room, least=1))
+    page = islice(tree.events(state, session, start=cursor), MAX_PAGE_EVENTS)
+    return tuple(_within(page, room, least=1))
 
 
 def inspection(

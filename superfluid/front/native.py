@@ -10,6 +10,7 @@ beyond the limit gets an `Err` and ends it.
 import errno
 import resource
 import socket
+import sys
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -19,10 +20,18 @@ import trio
 
 from superfluid.api.generate import Generations
 from superfluid.api.service import Service
-from superfluid.core.errors import SuperfluidError
-from superfluid.core.limits import KIB, MAX_CONNECTIONS, RESERVED_DESCRIPTORS
+from superfluid.core import view
+from superfluid.core.errors import BadRequest, SuperfluidError, TooManyInFlight
+from superfluid.core.limits import (
+    INLINE_BYTES,
+    LISTED_SESSION_BYTES,
+    MAX_CONNECTIONS,
+    MAX_LINGERING,
+    RESERVED_DESCRIPTORS,
+    TOKEN_BYTES,
+)
 from superfluid.front.listener import Listener, peer_allowed
-from superfluid.front.wire import Budget, HangUps, PeerGone, Wire
+from superfluid.front.wire import Budgets, HangUps, PeerGone, Wire
 from superfluid.sched.generation import Generation
 from superfluid_protocol import DecodeError, Request, Response, decode, encode, request, response
 from superfluid_protocol.framing import MAX_FRAME, FrameTooLarge
@@ -30,11 +39,14 @@ from superfluid_protocol.framing import MAX_FRAME, FrameTooLarge
 ACCEPT_RETRY_SECONDS: Final = 0.1
 """Pause of accepting when the process is out of descriptors; connections wait in the kernel's backlog."""
 
-INLINE_FRAME_BYTES: Final = 256 * KIB
-"""Larger requests are decoded in a thread: 64 MiB of token ids take seconds, in which nobody else would be served."""
-
-_LARGE: Final = trio.CapacityLimiter(1)
+_DECODING: Final = trio.CapacityLimiter(1)
 """One large request is decoded at a time: its objects may take ten times its bytes."""
+
+_ENCODING: Final = trio.CapacityLimiter(1)
+"""One large reply is encoded at a time: meanwhile its bytes are there twice."""
+
+HEAD_BYTES: Final = 64
+"""More than a reply's own fields take beside its events."""
 
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -51,7 +63,8 @@ class NativeServer:
     def __init__(self, listener: Listener, service: Service) -> None:
         self._listener = listener
         self._service = service
-        self._budget = Budget()
+        self._budgets = Budgets()
+        self._lingering = trio.CapacityLimiter(MAX_LINGERING)
         self._connections = trio.CapacityLimiter(most_connections())
         self._scope = trio.CancelScope()
         self._requests = InFlight()
@@ -64,7 +77,7 @@ class NativeServer:
                 while True:
                     sock = await self._accept()
                     if sock is not None:
-                        nursery.start_soon(self._serve, Wire(sock, self._budget, hang_ups))
+                        nursery.start_soon(self._serve, Wire(sock, self._budgets, hang_ups))
 
     async def wait_idle(self) -> None:
         """Return when no request is being answered."""
@@ -110,11 +123,22 @@ class NativeServer:
         except trio.WouldBlock:
             most = int(self._connections.total_tokens)
             await wire.send([_error(f"the daemon serves {most} connections already; close some")])
+            await self._linger(wire)
             return
         try:
             await serve_connection(wire, self._service, self._requests)
         finally:
             self._connections.release()
+
+    async def _linger(self, wire: Wire) -> None:
+        try:
+            self._lingering.acquire_nowait()
+        except trio.WouldBlock:
+            return
+        try:
+            await wire.drain()
+        finally:
+            self._lingering.release()
 
 
 def most_connections() -> int:
@@ -162,40 +186,78 @@ async def serve_connection(wire: Wire, service: Service, in_flight: InFlight) ->
             await wire.send(
                 [_error(f"a frame of {refusal.declared} bytes was announced; at most {MAX_FRAME} are taken")]
             )
+            await wire.drain()
             return
         if payload is None:
             return
         with in_flight:
-            await _answer(wire, service, payload)
+            req: Request | None = None
+            try:
+                req = await _request_of(wire, payload)
+                payload = None  # its bytes are charged as the request's from here on
+                await _answer(wire, service, req)
+            except (BadRequest, TooManyInFlight) as refusal:
+                await wire.send([_error(str(refusal))])
+                await trio.lowlevel.checkpoint()
+            finally:
+                # Nothing of it is held, nor charged, while the next one is waited for.
+                payload = req = None
+                wire.hold_request(0)
         if wire.holds_bytes:
             # A client that sends many requests at once must not keep the others waiting.
             await trio.lowlevel.checkpoint()
 
 
-async def _answer(wire: Wire, service: Service, payload: bytes) -> None:
+async def _request_of(wire: Wire, payload: bytes) -> Request:
+    """The decoded request. What it takes is charged until it is answered: first its bytes, then its objects.
+
+    Raises:
+        BadRequest: It does not decode.
+        TooManyInFlight: It is large, and there is no room for it beside the others'.
+    """
+    if not wire.hold_request(len(payload)):
+        raise _no_room(len(payload))
     try:
-        if len(payload) <= INLINE_FRAME_BYTES:
+        if len(payload) <= INLINE_BYTES:
             req, consumed = decode(Request, payload)
         else:
-            req, consumed = await trio.to_thread.run_sync(partial(decode, Request, payload), limiter=_LARGE)
+            req, consumed = await trio.to_thread.run_sync(
+                partial(decode, Request, payload), limiter=_DECODING
+            )
     except DecodeError as refusal:
-        await wire.send([_error(f"the request does not decode: {refusal}")])
-        await trio.lowlevel.checkpoint()
-        return
+        raise BadRequest(f"the request does not decode: {refusal}") from refusal
     if consumed != len(payload):
         extra = len(payload) - consumed
-        await wire.send(
-            [_error(f"{extra} bytes are left over behind a complete {type(req).__name__} request")]
-        )
-    elif isinstance(req, request.Generate):
+        raise BadRequest(f"{extra} bytes are left over behind a complete {type(req).__name__} request")
+    size = (
+        len(payload) + TOKEN_BYTES * len(getattr(req, "span", ())) + sys.getsizeof(getattr(req, "text", ""))
+    )
+    if not wire.hold_request(size):
+        raise _no_room(len(payload))
+    return req
+
+
+def _no_room(size: int) -> TooManyInFlight:
+    return TooManyInFlight(
+        f"the daemon's room for large requests is used up; send this one of {size} bytes again later"
+    )
+
+
+async def _answer(wire: Wire, service: Service, req: Request) -> None:
+    if isinstance(req, request.Generate):
         await _generate(wire, service, req)
     else:
-        await wire.send([await _call(service, req)])
+        await wire.send([await _call(wire, service, req)])
 
 
-async def _call(service: Service, req: Request) -> bytes:
+async def _call(wire: Wire, service: Service, req: Request) -> bytes:
     try:
-        return _encode(await service.call(req))
+        if isinstance(req, request.Read):
+            reply = service.read(req, room=min(wire.page_bytes - HEAD_BYTES, view.REPLY_BYTES))
+        else:
+            await _make_room(wire, _objects_bytes(service, req))
+            reply = await service.call(req)
+        return await _encode(wire, reply)
     except Exception as failure:  # noqa: BLE001 - one request's bug must not end the daemon
         return _refusal(failure, req)
 
@@ -234,7 +296,7 @@ async def _stream(wire: Wire, service: Service, req: request.Generate) -> bytes 
         return _refusal(failure, req)
     try:
         await _follow(wire, generations, generation)
-        return _encode(generations.reply(generation))
+        return await _encode(wire, generations.reply(generation))
     except PeerGone:
         return None
     except Exception as failure:  # noqa: BLE001 - as in _call
@@ -253,7 +315,7 @@ async def _follow(wire: Wire, generations: Generations, generation: Generation) 
         fresh = generations.new_events(generation, cursor)
         if fresh:
             cursor = fresh[-1].event_id + 1
-            await wire.send([_encode(response.Delta(event=message)) for message in fresh])
+            await wire.send([encode(response.Delta(event=message)) for message in fresh])
         elif generation.done:
             return
         else:
@@ -267,14 +329,75 @@ def _refusal(failure: Exception, req: Request) -> bytes:
     return _error("internal error; the daemon's log has the details")
 
 
-def _encode(reply: Response) -> bytes:
-    """The reply's bytes; one that would not fit a frame becomes an `Err`, since the client could not take it."""
-    payload = encode(reply)
-    if len(payload) > MAX_FRAME:
-        return _error(
-            f"the reply would take {len(payload)} bytes and a frame holds {MAX_FRAME}; read the session in parts"
+async def _encode(wire: Wire, reply: Response) -> bytes:
+    """The reply's bytes; one that would not fit a frame becomes an `Err`, since the client could not take it.
+
+    Raises:
+        TooManyInFlight: It is large, and too many bytes of replies wait for slow clients.
+    """
+    bound = _size_bound(reply)
+    if bound <= INLINE_BYTES:
+        return encode(reply)
+    if not await wire.hold_reply(min(bound, MAX_FRAME)):
+        raise TooManyInFlight(
+            "the daemon's room for large replies is used up by slow clients; ask again later"
         )
+    payload = await trio.to_thread.run_sync(encode, reply, limiter=_ENCODING)
+    if len(payload) > MAX_FRAME:
+        way_out = _TOO_LARGE.get(type(reply), "it cannot be asked for in parts")
+        return _error(f"the reply would take {len(payload)} bytes and a frame holds {MAX_FRAME}; {way_out}")
     return payload
+
+
+async def _make_room(wire: Wire, size: int) -> None:
+    """Charge *size* bytes for the reply; raises `TooManyInFlight` when slow clients leave no room for it in time."""
+    if not await wire.hold_reply(size):
+        raise TooManyInFlight(
+            "the daemon's room for large replies is used up by slow clients; ask again later"
+        )
+
+
+def _objects_bytes(service: Service, req: Request) -> int:
+    """What the objects of a reply take that grows with the state and is made before it is encoded; 0 for the others,
+    whose events are the state's own."""
+    sessions = service.store.state.sessions if isinstance(req, _GROWING) else {}
+    if isinstance(req, request.Inspect):
+        asked = sessions.get(req.session)
+        return 0 if asked is None else TOKEN_BYTES * asked.tokens
+    return LISTED_SESSION_BYTES * len(sessions)
+
+
+_GROWING: Final = (request.Inspect, request.List, request.Sessions, request.Tree)
+
+_TOO_LARGE: Final[dict[type[Response], str]] = {
+    response.Generated: "its events are committed: read the session in parts",
+    response.Sessions: "it names every session that is not archived, and cannot be asked for in parts: archive some",
+    response.SessionList: "it names all the sessions asked for, and cannot be asked for in parts: archive some, and"
+    " leave the archived ones out",
+    response.Tree: "it names every session, and cannot be asked for in parts",
+}
+"""What a client can do about a reply that no frame holds. `Read` and `Inspect` are cut to fit."""
+
+
+def _size_bound(reply: Response) -> int:
+    """Upper bound of a reply's bytes, by lengths alone; 0 for those that are always small."""
+    match reply:
+        case response.Committed(event=message):
+            return view.size_bound(message)
+        case response.Events(events=events) | response.Generated(events=events):
+            return HEAD_BYTES + sum(map(view.size_bound, events))
+        case response.Inspection(inspection=found):
+            return 4096 + 5 * len(found.tokens) + sum(map(view.size_bound, found.events))
+        case response.Sessions(ids=ids):
+            return 10 * len(ids)
+        case response.Tree(nodes=nodes):
+            return 31 * len(nodes)
+        case response.SessionList(sessions=sessions):
+            return sum(128 + view.text_bound(session.title or "") for session in sessions)
+        case response.Text(text=text):
+            return view.text_bound(text)
+        case _:
+            return 0
 
 
 def _error(message: str) -> bytes:

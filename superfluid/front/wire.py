@@ -9,12 +9,25 @@ import select
 import socket
 import struct
 import termios
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
-from superfluid.core.limits import FRAME_READ_SECONDS, KIB, MAX_BUFFERED_BYTES, MIB, SEND_SECONDS
-from superfluid_protocol.framing import FrameDecoder, encode_frame
+from superfluid.core.limits import (
+    FRAME_READ_SECONDS,
+    KIB,
+    LINGER_SECONDS,
+    MAX_BUFFERED_BYTES,
+    MAX_REPLY_BYTES,
+    MIB,
+    REPLY_ROOM_SECONDS,
+    SEND_SECONDS,
+    SMALL_REPLY_BYTES,
+    SMALL_REQUEST_BYTES,
+)
+from superfluid_protocol.framing import HEADER_BYTES, MAX_FRAME, FrameDecoder, encode_frame
 
 FIRST_READ_BYTES: Final = 4 * KIB
 READ_BYTES: Final = 64 * KIB
@@ -26,15 +39,34 @@ class PeerGone(Exception):
 
 
 class Budget:
-    """Bytes of unfinished frames that all connections together may hold.
+    """Bytes of one kind that all connections together may hold.
 
-    A frame may be 64 MiB; a thousand clients that each send all but the last byte of one must not take the
-    machine's memory.
+    A frame may be 64 MiB; a thousand clients that each send all but the last byte of one, or take all but the last
+    byte of one, must not take the machine's memory.
     """
 
-    def __init__(self, most: int = MAX_BUFFERED_BYTES) -> None:
+    def __init__(self, most: int) -> None:
         self.most = most
         self.used = 0
+        self._freed = trio.lowlevel.ParkingLot()
+
+    def change(self, by: int) -> None:
+        """Hold more, or give back."""
+        self.used += by
+        if by < 0:
+            self._freed.unpark_all()
+
+    async def wait_freed(self) -> None:
+        """Return when something was given back."""
+        await self._freed.park()
+
+
+@dataclass(slots=True)
+class Budgets:
+    """What all connections share."""
+
+    requests: Budget = field(default_factory=lambda: Budget(MAX_BUFFERED_BYTES))
+    replies: Budget = field(default_factory=lambda: Budget(MAX_REPLY_BYTES))
 
 
 class HangUps:
@@ -76,12 +108,15 @@ class HangUps:
 class Wire:
     """Frames over one connected Unix socket (non-blocking). Close it with `close`."""
 
-    def __init__(self, sock: socket.socket, budget: Budget, hang_ups: HangUps) -> None:
+    def __init__(self, sock: socket.socket, budgets: Budgets, hang_ups: HangUps) -> None:
         self._sock = sock
-        self._budget = budget
+        self._requests = budgets.requests
+        self._replies = budgets.replies
         self._hang_ups = hang_ups
         self._decoder = FrameDecoder()
-        self._held = 0
+        self._request = 0  # bytes of the request that is being answered
+        self._held = 0  # what is charged for it and for what is buffered behind it
+        self._reply = 0
 
     @property
     def holds_bytes(self) -> bool:
@@ -108,32 +143,70 @@ class Wire:
             frame = decoder.next_frame()
         if frame is None:
             frame = await self._rest_of_frame()
-        self._account()
+        self._settle()
         return frame
 
+    def hold_request(self, size: int) -> bool:
+        """Charge *size* bytes for the request that is being answered, in place of what was charged for it before.
+
+        Returns:
+            Whether there is room. Where there is none the request has to be refused; a small one always has it.
+        """
+        self._request = size
+        self._settle()
+        return size <= SMALL_REQUEST_BYTES or self._requests.used <= self._requests.most
+
+    @property
+    def page_bytes(self) -> int:
+        """How large a reply that can be cut should be now: a quarter of what all of them may still hold."""
+        return min(MAX_FRAME, max(SMALL_REPLY_BYTES, (self._replies.most - self._replies.used) // 4))
+
+    async def hold_reply(self, size: int) -> bool:
+        """Charge *size* bytes for the next reply; a large one waits until there is room for it.
+
+        Returns:
+            Whether there was room in time. `send` gives it back.
+        """
+        replies = self._replies
+        if size <= SMALL_REPLY_BYTES:
+            self._charge_reply(size)
+            return True
+        with trio.move_on_after(REPLY_ROOM_SECONDS):
+            while (others := replies.used - self._reply) and others + size > replies.most:
+                await replies.wait_freed()
+            self._charge_reply(size)
+            return True
+        return False
+
     async def send(self, payloads: list[bytes]) -> None:
-        """Send the payloads as frames, together.
+        """Send the payloads as frames, together. Their bytes are charged until the client has taken them.
 
         Raises:
-            PeerGone: The client is gone, or took nothing for `SEND_SECONDS`.
+            PeerGone: The client is gone, took nothing for `SEND_SECONDS`, or less than one MiB in each.
         """
-        data = memoryview(b"".join([encode_frame(payload) for payload in payloads]))
-        while True:
-            try:
-                sent = self._sock.send(data)
-                if sent == len(data):
-                    return
-                data = data[sent:]
-            except BlockingIOError:
+        self._charge_reply(sum(map(len, payloads)))
+        try:
+            begun, taken = trio.current_time(), 0
+            for buffer in _buffers(payloads):
+                data = memoryview(buffer)
+                while data:
+                    sent = self._send_some(data)
+                    data = data[sent:]
+                    taken += sent
+                    if data:
+                        await self._wait_taken(begun + SEND_SECONDS * (1 + taken // MIB))
+        finally:
+            self._charge_reply(0)
+
+    async def drain(self) -> None:
+        """Say that nothing more comes, and take what the client sends until it closes, or for `LINGER_SECONDS`.
+
+        A client that sends before it reads would find a connection closed at once broken, and never read the reason.
+        """
+        with trio.move_on_after(LINGER_SECONDS), suppress(OSError, PeerGone):
+            self._sock.shutdown(socket.SHUT_WR)
+            while await self._receive(READ_BYTES):
                 pass
-            except OSError as failure:
-                raise PeerGone(failure.strerror or "its connection broke") from failure
-            unread = self._unread()
-            with trio.move_on_after(SEND_SECONDS) as scope:
-                await trio.lowlevel.wait_writable(self._sock)
-            # The kernel calls a socket writable when most of its buffer is free: a slow peer may be on its way there.
-            if scope.cancelled_caught and self._unread() >= unread:
-                raise PeerGone("it took nothing of a reply in time")
 
     async def wait_hang_up(self) -> None:
         """Return when the client has closed the connection, both ways."""
@@ -141,8 +214,9 @@ class Wire:
 
     def close(self) -> None:
         """Close the connection. Safe to call twice."""
-        self._budget.used -= self._held
-        self._held = 0
+        self._requests.change(-self._held)
+        self._held = self._request = 0
+        self._charge_reply(0)
         if self._sock.fileno() != -1:
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
@@ -159,7 +233,9 @@ class Wire:
                 decoder.feed(chunk)
                 received += len(chunk)
                 scope.deadline = begun + FRAME_READ_SECONDS * (1 + received // MIB)
-                self._account()
+                self._settle()
+                if self._held > SMALL_REQUEST_BYTES and self._requests.used > self._requests.most:
+                    raise PeerGone("the daemon's room for unfinished large frames is used up")
             return frame
         raise PeerGone("it stalled in the middle of a frame")
 
@@ -180,11 +256,39 @@ class Wire:
         count: int = struct.unpack("i", fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)))[0]
         return count
 
-    def _account(self) -> None:
-        """Bring the shared budget in line with what this connection holds; refuse to hold more than there is."""
-        held = self._decoder.buffered
+    def _send_some(self, data: memoryview) -> int:
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as failure:
+            raise PeerGone(failure.strerror or "its connection broke") from failure
+
+    async def _wait_taken(self, deadline: float) -> None:
+        """Return when the socket takes more, or the client took something of what it holds."""
+        unread = self._unread()
+        with trio.move_on_at(min(deadline, trio.current_time() + SEND_SECONDS)) as scope:
+            await trio.lowlevel.wait_writable(self._sock)
+        # The kernel calls a socket writable when most of its buffer is free: a slow peer may be on its way there.
+        if scope.cancelled_caught and (trio.current_time() >= deadline or self._unread() >= unread):
+            raise PeerGone("it took too little of a reply in time")
+
+    def _settle(self) -> None:
+        """Bring the shared budget in line with what this connection holds of requests."""
+        held = self._decoder.buffered + self._request
         if held != self._held:
-            self._budget.used += held - self._held
+            self._requests.change(held - self._held)
             self._held = held
-            if self._budget.used > self._budget.most and held > MIB:
-                raise PeerGone("the daemon's room for unfinished large frames is used up")
+
+    def _charge_reply(self, size: int) -> None:
+        if size != self._reply:
+            self._replies.change(size - self._reply)
+            self._reply = size
+
+
+def _buffers(payloads: list[bytes]) -> list[bytes]:
+    """The frames' bytes; a large payload is not copied."""
+    if len(payloads) == 1 and len(payloads[0]) > SMALL_REPLY_BYTES:
+        assert len(payloads[0]) <= MAX_FRAME
+        return [len(payloads[0]).to_bytes(HEADER_BYTES, "little"), payloads[0]]
+    return [b"".join([encode_frame(payload) for payload in payloads])]

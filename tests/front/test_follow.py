@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from superfluid.front.native import InFlight, serve_connection
-from superfluid.front.wire import Budget, HangUps, PeerGone, Wire
+from superfluid.front.wire import Budgets, HangUps, PeerGone, Wire
 from superfluid_protocol import EventMsg, Response, decode, encode, event, request, response
 from superfluid_protocol.framing import FrameDecoder, encode_frame
 
@@ -66,7 +66,7 @@ async def followed():
     for end in (ours, theirs):
         end.setblocking(False)
     hang_ups, generation = HangUps(), ScriptedGeneration()
-    wire = Wire(ours, Budget(), hang_ups)
+    wire = Wire(ours, Budgets(), hang_ups)
 
     async def serve() -> None:
         with closing(wire), suppress(PeerGone):

@@ -6,19 +6,31 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from superfluid.core.limits import FRAME_READ_SECONDS, MIB, SEND_SECONDS
-from superfluid.front.wire import Budget, HangUps, PeerGone, Wire
+from superfluid.core.limits import (
+    FRAME_READ_SECONDS,
+    LINGER_SECONDS,
+    MIB,
+    SEND_SECONDS,
+    SMALL_REPLY_BYTES,
+    SMALL_REQUEST_BYTES,
+)
+from superfluid.front.wire import Budget, Budgets, HangUps, PeerGone, Wire
 from superfluid_protocol.framing import FrameTooLarge
 from tests.daemon import frame
 
 
 @pytest.fixture
-def budget():
-    return Budget(4 * MIB)
+def budgets():
+    return Budgets(requests=Budget(4 * MIB), replies=Budget(8 * MIB))
 
 
 @pytest.fixture
-async def pair(budget):
+def budget(budgets):
+    return budgets.requests
+
+
+@pytest.fixture
+async def pair(budgets):
     """(wire, the peer's socket)."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
@@ -26,7 +38,7 @@ async def pair(budget):
     hang_ups = HangUps()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hang_ups.run)
-        wire = Wire(ours, budget, hang_ups)
+        wire = Wire(ours, budgets, hang_ups)
         yield wire, theirs
         nursery.cancel_scope.cancel()
     wire.close()
@@ -182,26 +194,140 @@ async def test_a_peer_that_takes_nothing_is_given_up(pair, autojump_clock):
     wire, _peer = pair
     began = trio.current_time()
 
-    with pytest.raises(PeerGone, match="took nothing"):
+    with pytest.raises(PeerGone, match="too little"):
         await wire.send([bytes(8 * MIB)])
 
     assert trio.current_time() - began == pytest.approx(SEND_SECONDS)
 
 
-async def test_a_slow_peer_that_takes_something_is_kept(pair, autojump_clock):
+@pytest.mark.parametrize("size", [1, 3])
+async def test_a_slow_peer_that_takes_enough_is_kept(pair, autojump_clock, size):
     wire, peer = pair
     taken = bytearray()
 
     async def read_slowly() -> None:
-        while len(taken) < MIB + 4:
-            await trio.sleep(SEND_SECONDS * 0.9)
-            taken.extend(peer.recv(1 << 17))
+        while len(taken) < size * MIB + 4:
+            await trio.sleep(SEND_SECONDS * 0.9 / 16)
+            await trio.lowlevel.wait_readable(peer)
+            taken.extend(peer.recv(1 << 16))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read_slowly)
-        await wire.send([bytes(MIB)])
+        await wire.send([bytes(size * MIB)])
 
-    assert taken == frame(bytes(MIB))
+    assert taken == frame(bytes(size * MIB))
+
+
+async def test_a_peer_that_takes_a_byte_now_and_then_is_given_up(pair, budgets, autojump_clock):
+    wire, peer = pair
+    began = trio.current_time()
+
+    async def trickle() -> None:
+        while True:
+            await trio.sleep(SEND_SECONDS * 0.9)
+            peer.recv(1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trickle)
+        with pytest.raises(PeerGone, match="too little"):
+            await wire.send([bytes(4 * MIB)])
+        nursery.cancel_scope.cancel()
+
+    assert trio.current_time() - began == pytest.approx(SEND_SECONDS)
+    assert budgets.replies.used == 0
+
+
+# -- what is held for requests and replies ----------------------------------------------------------
+
+
+async def test_a_request_is_charged_until_it_is_answered(pair, budget):
+    wire, peer = pair
+    peer.send(frame(b"request") + frame(b"next"))
+    payload = await wire.next_frame()
+    behind = len(frame(b"next"))
+
+    assert wire.hold_request(len(payload))
+    assert budget.used == len(payload) + behind
+    assert wire.hold_request(MIB), "its objects take the place of its bytes"
+    assert budget.used == MIB + behind
+    wire.hold_request(0)
+    assert budget.used == behind
+
+
+async def test_without_room_large_requests_are_refused_and_small_ones_pass(pair, budget):
+    wire, _peer = pair
+    budget.used = budget.most - MIB
+
+    assert wire.hold_request(MIB)
+    assert not wire.hold_request(MIB + 1)
+    budget.change(MIB)
+    assert wire.hold_request(SMALL_REQUEST_BYTES)
+    wire.close()
+    assert budget.used == budget.most
+
+
+async def test_a_reply_is_charged_until_it_is_taken(pair, budgets):
+    wire, peer = pair
+    taken = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wire.send, [bytes(2 * MIB)])
+        await wait_all_tasks_blocked()
+        assert budgets.replies.used == 2 * MIB
+        while taken < 2 * MIB + 4:
+            await trio.lowlevel.wait_readable(peer)
+            taken += len(peer.recv(1 << 20))
+
+    assert budgets.replies.used == 0
+
+
+async def test_pages_get_small_as_room_gets_short(pair, budgets):
+    wire, _peer = pair
+    pages = []
+    for _ in range(40):
+        pages.append(wire.page_bytes)
+        budgets.replies.change(wire.page_bytes)
+
+    assert pages[0] == budgets.replies.most // 4
+    assert pages == sorted(pages, reverse=True)
+    assert pages[-1] == SMALL_REPLY_BYTES
+
+
+async def test_a_large_reply_waits_for_room_and_a_small_one_does_not(pair, budgets):
+    wire, _peer = pair
+    budgets.replies.used = budgets.replies.most
+    assert await wire.hold_reply(SMALL_REPLY_BYTES)
+    outcome = []
+
+    async def hold() -> None:
+        outcome.append(await wire.hold_reply(2 * MIB))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hold)
+        await wait_all_tasks_blocked()
+        budgets.replies.change(-MIB)
+        await wait_all_tasks_blocked()
+        assert outcome == []
+        budgets.replies.change(-MIB)
+
+    assert outcome == [True]
+    assert budgets.replies.used == budgets.replies.most
+
+
+async def test_a_large_reply_does_not_wait_for_ever(pair, budgets, autojump_clock):
+    wire, _peer = pair
+    budgets.replies.used = budgets.replies.most
+
+    assert not await wire.hold_reply(2 * MIB)
+
+    assert budgets.replies.used == budgets.replies.most
+
+
+async def test_a_reply_larger_than_all_room_passes_alone(pair, budgets):
+    wire, _peer = pair
+
+    assert await wire.hold_reply(budgets.replies.most + 1)
+    wire.close()
+    assert budgets.replies.used == 0
 
 
 # -- the end of a connection ------------------------------------------------------------------------
@@ -226,6 +352,28 @@ async def test_a_half_closed_peer_has_not_hung_up(pair):
         peer.close()
 
     assert gone
+
+
+async def test_a_drained_peer_may_go_on_sending_and_still_reads(pair):
+    wire, peer = pair
+    async with trio.open_nursery() as nursery:
+        await wire.send([b"why"])
+        nursery.start_soon(wire.drain)
+        await wait_all_tasks_blocked()
+        peer.send(frame(b"a request"))
+        await wait_all_tasks_blocked()
+        assert peer.recv(100) == frame(b"why")
+        assert peer.recv(100) == b""
+        peer.close()
+
+
+async def test_draining_ends(pair, autojump_clock):
+    wire, _peer = pair
+    began = trio.current_time()
+
+    await wire.drain()
+
+    assert trio.current_time() - began == pytest.approx(LINGER_SECONDS)
 
 
 async def test_sending_to_a_peer_that_left_is_no_crash(pair):
