@@ -24,7 +24,7 @@ import trio
 from superfluid.api.generate import Generations
 from superfluid.api.service import Service
 from superfluid.app.config import KEPT_SEQUENCES, ServeConfig
-from superfluid.app.identity import check_vocabulary
+from superfluid.app.identity import Recorded, check_vocabulary
 from superfluid.app.text import load_text
 from superfluid.core.errors import CorruptError, ShuttingDown, StartError
 from superfluid.core.limits import MAX_CONNECTIONS, RESERVED_DESCRIPTORS
@@ -173,7 +173,7 @@ class Daemon:
 
     async def _serve(self, listener: Listener, store: Store) -> None:
         # Before anything is served: what is created from now on has no ids of any vocabulary yet.
-        load = partial(self._load_checked_text, has_sessions=bool(store.state.sessions))
+        load = partial(self._load_checked_text, recorded=Recorded.of(store.state.sessions.values()))
         model = Model(self.config.model, self.path, load_text=load)
         engine = Engine(self._load(), lanes=self.config.max_batch)
         async with trio.open_nursery() as base:
@@ -234,15 +234,13 @@ class Daemon:
             return
         _log.info("chat template", path=text.codec.describe() if text.codec else text.no_codec)
 
-    def _load_checked_text(self, path: Path, *, has_sessions: bool) -> Text:
+    def _load_checked_text(self, path: Path, *, recorded: Recorded) -> Text:
         """The model's text side, refused before anybody can append with it if the sessions are of another vocabulary."""
         # Cancellable while it only reads; what follows changes files, and runs to its end.
         text = load_text(
             path, now=datetime.now().astimezone(), check_cancelled=trio.from_thread.check_cancelled
         )
-        check_vocabulary(
-            self.config.sessions, text.vocabulary_digest, self.config.model, has_sessions=has_sessions
-        )
+        check_vocabulary(self.config.sessions, text, self.config.model, recorded)
         return text
 
     async def _run_engine(self, engine: Engine) -> None:
