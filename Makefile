@@ -70,7 +70,7 @@ demo: $(INSTALLED) ## Tell one story on the real model: fork, kill -9, continue
 .PHONY: test
 test: $(INSTALLED) strace ## Run lint, types, import contracts and every test
 	@$(MAKE) lint
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(if $(strip $(ARGS)),$(ARGS),--cov)  # a part of the tests cannot cover everything
 
 .PHONY: lint
 lint: $(INSTALLED) ## Check style, types and the import law

@@ -1,4 +1,4 @@
-"""Where the daemon's socket is: one rule that server and clients follow, so that they meet.
+"""Where the daemon's socket and log are: one rule that server and clients follow, so that they meet.
 
 Linux stores a Unix socket's path in 108 bytes, the closing zero included (``unix(7)``, ``sun_path``). A longer path falls
 back to a short one in a per-user directory under ``/tmp``, named by a digest of the long path.
@@ -11,6 +11,7 @@ from typing import Final
 
 SUN_PATH_BYTES: Final = 108
 SOCKET_NAME: Final = "superfluid.sock"
+SESSIONS_NAME: Final = "sessions"
 
 
 def home(environ: Mapping[str, str]) -> Path:
@@ -24,6 +25,11 @@ def home(environ: Mapping[str, str]) -> Path:
 def default_socket(environ: Mapping[str, str]) -> Path:
     """The socket that is used when none is named."""
     return home(environ) / SOCKET_NAME
+
+
+def default_sessions(environ: Mapping[str, str]) -> Path:
+    """The directory of the session log that is used when none is named."""
+    return home(environ) / SESSIONS_NAME
 
 
 def socket_path(path: Path, uid: int) -> Path:

@@ -9,8 +9,6 @@ import click
 from superfluid.app.config import DEFAULT_DRAIN_SECONDS, DEFAULT_LANES, ServeConfig
 from superfluid_protocol import address
 
-SESSIONS_NAME = "sessions"
-
 
 @click.command(
     epilog="""
@@ -106,10 +104,9 @@ def serve(
         raise click.UsageError(
             "one model can be served at a time; start another daemon with its own SUPERFLUID_HOME"
         )
-    home = address.home(os.environ)
     config = ServeConfig(
         model=models[0],
-        sessions=sessions or home / SESSIONS_NAME,
+        sessions=sessions or address.default_sessions(os.environ),
         socket=socket or address.default_socket(os.environ),
         max_batch=max_batch,
         max_context=max_context,

@@ -15,9 +15,6 @@ import click
 from superfluid_client import Client, ConnectionFailed, Node
 from superfluid_protocol import Inspection, SessionSummary, address, types
 
-SESSIONS_NAME = "sessions"
-"""The log's directory below ``SUPERFLUID_HOME``."""
-
 
 class Source(Protocol):
     """Something that knows the sessions."""
@@ -59,7 +56,7 @@ def open_source(socket: Path | None, directory: Path | None) -> Source:
     except ConnectionFailed as absent:
         if socket is not None and directory is None:
             raise
-        return _open_log(directory or address.home(os.environ) / SESSIONS_NAME, str(absent))
+        return _open_log(directory or address.default_sessions(os.environ), str(absent))
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,17 @@ def test_json_has_no_word_for_some_floats(value, type_):
         from_json(type_, value)
 
 
+def test_a_float_that_takes_every_digit_gets_them():
+    value = struct.unpack("<f", bytes.fromhex("446fcec2"))[0]
+
+    assert to_json(value, F32) == -103.217316
+
+    # Eight digits would be another float.
+    assert {struct.pack("<f", float(text)) for text in ("-103.21731", "-103.21732")}.isdisjoint(
+        {struct.pack("<f", value)}
+    )
+
+
 def test_the_sign_of_zero_is_kept():
     assert math.copysign(1.0, to_json(-0.0, F32)) == -1.0
     assert math.copysign(1.0, to_json(0.0, F32)) == 1.0
