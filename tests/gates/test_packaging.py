@@ -3,6 +3,7 @@
 import re
 import sys
 import tomllib
+from importlib import metadata
 
 from tests.gates.repository import ROOT, imported, python_files, tracked, tree_of
 
@@ -59,6 +60,21 @@ def test_what_is_imported_is_declared():
             if top in sys.stdlib_module_names or top in ours | with_trio | engine:
                 continue
             assert top.replace("_", "-").lower() in declared, f"{path} imports {name}"
+
+
+def test_no_new_major_version_comes_by_itself():
+    """Warnings are errors here, and a new major version of anything brings some."""
+    lines = [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]]
+
+    assert [line for line in lines if not re.search(r">=[\d.]+,<\d+$", line)] == []
+
+
+def test_what_is_installed_is_within_the_bounds():
+    for line in PROJECT["dependency-groups"]["dev"]:
+        name, least, below = re.fullmatch(r"([\w-]+)>=([\d.]+),<(\d+)", line).groups()
+        installed = [int(part) for part in re.findall(r"\d+", metadata.version(name))]
+
+        assert [int(part) for part in least.split(".")] <= installed < [int(below)], name
 
 
 def test_the_wheel_holds_the_three_packages():
