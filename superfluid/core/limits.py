@@ -97,7 +97,8 @@ SEND_SECONDS: Final = 30.0
 per MiB (at least once): its committed events stay readable."""
 
 MAX_PAGE_EVENTS: Final = 1 << 16
-"""Events of one `Read`: choosing more of them would hold up everybody for longer than a tenth of a second."""
+"""Events of one reply to `Read` or `Inspect`: choosing more of them would hold up everybody for longer than a tenth of a
+second."""
 
 LINGER_SECONDS: Final = 1.0
 """A connection that was refused or has to end stays open this long for its client to read why, if that still sends."""
@@ -159,8 +160,12 @@ WORKER_CLOSE_SECONDS: Final = 2.0
 aborted by the request, so a healthy worker needs milliseconds."""
 
 MAX_LINK_MESSAGE_BYTES: Final = 64 * MIB
-"""One message between daemon and worker. The largest honest one is a plan that admits eight prompts of a million
-tokens, four bytes each."""
+"""One message between daemon and worker. The largest honest one is a plan that admits ``MAX_ADMITTED_BYTES`` of prompts:
+the rest of it is far smaller."""
+
+MAX_ADMITTED_BYTES: Final = 48 * MIB
+"""Token ids, four bytes each, of the prompts that one tick admits: twelve million. Jobs beyond it wait for the next tick;
+a single prompt beyond it is refused, and no context holds one."""
 
 MAX_LINK_TEXT_BYTES: Final = 4 * KIB
 """One text in a worker's message (a reason, a description): longer ones are cut by the worker, refused by the daemon."""

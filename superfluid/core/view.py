@@ -64,8 +64,7 @@ def read(state: State, session_id: int, cursor: int, *, room: int = REPLY_BYTES)
         room: Bytes for the events. One event at least is read, since every event fits a frame alone.
     """
     session = tree.get(state, session_id)
-    page = islice(tree.events(state, session, start=cursor), MAX_PAGE_EVENTS)
-    return tuple(_within(page, room, least=1))
+    return tuple(_within(tree.events(state, session, start=cursor), room, least=1))
 
 
 def inspection(
@@ -105,9 +104,9 @@ def inspection(
 
 
 def _within(events: Iterable[EventMsg], room: int, *, least: int) -> Iterator[EventMsg]:
-    """As many events as fit *room* bytes of their wire form, but *least* at least."""
+    """As many events as fit *room* bytes of their wire form, but *least* at least and `MAX_PAGE_EVENTS` at most."""
     used = 0
-    for index, message in enumerate(events):
+    for index, message in enumerate(islice(events, MAX_PAGE_EVENTS)):
         used += size_bound(message)
         if index >= least and used > room:
             return

@@ -89,6 +89,13 @@ class TestRead:
 
         assert len(view.read(state, 1, 1, room=10 * one)) == 10
 
+    def test_a_page_of_many_small_events_ends_too(self, monkeypatch):
+        monkeypatch.setattr(view, "MAX_PAGE_EVENTS", 10)
+        state, session = session_of(*(prompt() for _ in range(25)))
+
+        assert view.read(state, 1, 3) == tuple(session.own[3:13])
+        assert inspect(state).events == tuple(session.own[:10])
+
     @pytest.mark.slow
     def test_the_reply_fits_a_frame_where_it_is_full(self):
         state, _ = session_of(*(appended(text="é" * (MIB // 2)) for _ in range(70)))

@@ -146,6 +146,7 @@ async def test_a_connection_that_fails_ends_alone(path, monkeypatch):
 
 async def test_connections_beyond_the_limit_are_told_and_room_is_given_back(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "most_connections", lambda: 2)
+    monkeypatch.setattr("superfluid.front.wire.LINGER_SECONDS", 60)
     listener = Listener.bind(tmp_path / "s.sock")
     server = NativeServer(listener, ScriptedService())
     async with trio.open_nursery() as nursery:
@@ -166,6 +167,31 @@ async def test_connections_beyond_the_limit_are_told_and_room_is_given_back(tmp_
             while (await self_call(listener.path)) != response.Tree(nodes=()):
                 pass  # until the daemon has seen that the second is gone
         server.close()
+    listener.close()
+
+
+async def test_few_refused_connections_linger(tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "most_connections", lambda: 1)
+    monkeypatch.setattr(native, "MAX_LINGERING", 2)
+    monkeypatch.setattr("superfluid.front.wire.LINGER_SECONDS", 60)
+    listener = Listener.bind(tmp_path / "s.sock")
+    server = NativeServer(listener, ScriptedService())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        async with Peer(listener.path) as one, AsyncExitStack() as stack:
+            assert await one.call(request.Tree()) == response.Tree(nodes=())
+            refused = [await stack.enter_async_context(Peer(listener.path)) for _ in range(5)]
+            broken = 0
+            for peer in refused:
+                assert isinstance(await peer.receive(), response.Err)
+                assert await peer.receive() is None
+            for peer in refused:
+                try:
+                    await peer.send(request.Tree())
+                except BrokenPipeError:
+                    broken += 1
+            assert broken == 3
+            server.close()
     listener.close()
 
 
