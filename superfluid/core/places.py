@@ -114,8 +114,6 @@ def carry_out(slots: Sequence[Slot], moves: Sequence[Move]) -> None:
             target.stream = slot.stream[: move.n]
             target.held = move.n
             target.used = slot.used
-        elif move.kind is MoveKind.TRIM:
-            slot.held = min(slot.held, move.n)
         else:
             slot.clear()
 

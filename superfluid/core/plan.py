@@ -16,9 +16,7 @@ class MoveKind(IntEnum):
 
     COPY = 0
     """Make ``dst`` hold the first ``n`` positions of ``seq``; ``seq`` keeps its own."""
-    TRIM = 1
-    """Keep the first ``n`` positions of ``seq``."""
-    CLEAR = 2
+    CLEAR = 1
     """Forget ``seq``."""
 
 
@@ -45,7 +43,7 @@ FINISHED: Final = frozenset(JobState) - {JobState.RUNNING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One sequence operation. ``dst`` matters to COPY only, ``n`` to COPY and TRIM."""
+    """One sequence operation. ``dst`` and ``n`` matter to COPY only."""
 
     kind: MoveKind
     seq: int

@@ -165,8 +165,6 @@ class Engine:
         match move.kind:
             case MoveKind.COPY:
                 self._context.copy(move.seq, move.dst, move.n)
-            case MoveKind.TRIM:
-                self._context.trim(move.seq, move.n)
             case MoveKind.CLEAR:
                 self._context.clear(move.seq)
 

@@ -136,8 +136,6 @@ class FakeEngine:
                 self._trim(move.dst, move.n)
             case MoveKind.CLEAR:
                 self.contents[move.seq] = []
-            case MoveKind.TRIM:
-                raise AssertionError("nothing is trimmed but by an admit")
 
     def _admit(self, admit) -> None:
         assert admit.seq not in {job.seq for job in self.jobs.values()}, "the sequence is busy"

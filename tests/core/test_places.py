@@ -155,15 +155,7 @@ class TestNeighbours:
 def test_the_books_follow_the_moves_in_order():
     slots = pool(A, NONE, B)
 
-    carry_out(slots, [copy(0, 1, 3), clear(0), copy(2, 0, 2), Move(kind=MoveKind.TRIM, seq=2, n=1), clear(1)])
+    carry_out(slots, [copy(0, 1, 3), clear(0), copy(2, 0, 2), clear(1)])
 
-    assert [slot.stream[: slot.held].tolist() for slot in slots] == [[1, 2], [], [1]]
+    assert [slot.stream[: slot.held].tolist() for slot in slots] == [[1, 2], [], B]
     assert [slot.used for slot in slots] == [3, 1, 3]
-
-
-def test_a_trim_never_adds():
-    slots = pool(A)
-
-    carry_out(slots, [Move(kind=MoveKind.TRIM, seq=0, n=9)])
-
-    assert slots[0].held == 6

@@ -43,10 +43,6 @@ def copy(seq, dst, n):
     return Move(kind=MoveKind.COPY, seq=seq, dst=dst, n=n)
 
 
-def trim(seq, n):
-    return Move(kind=MoveKind.TRIM, seq=seq, n=n)
-
-
 def clear(seq):
     return Move(kind=MoveKind.CLEAR, seq=seq)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from superfluid.core.errors import ModelError
-from superfluid.core.plan import JobState, Move, MoveKind, Plan
+from superfluid.core.plan import JobState, Plan
 from superfluid.worker.engine import Engine, PlanError
 from superfluid.worker.llama.context import Outcome
 from tests.tiny_gguf import END_OF_TEXT, IM_END, N_VOCAB
@@ -18,7 +18,6 @@ from tests.worker.builders import (
     line,
     load,
     reply,
-    trim,
 )
 
 
@@ -162,7 +161,7 @@ def test_a_plan_for_a_job_that_is_not_there_says_so(engine):
         Plan(id=2, moves=(copy(0, 9, 5),)),
         Plan(id=2, moves=(copy(9, 0, 5),)),
         Plan(id=2, moves=(copy(1, 0, 5),)),
-        Plan(id=2, moves=(trim(0, 5),)),
+        Plan(id=2, moves=(copy(0, 0, 5),)),
         Plan(id=2, admit=(admit(2, 0, [1]),)),
         Plan(id=2, admit=(admit(1, 1, [1]),)),
         Plan(id=2, admit=(admit(2, 6, [1]),)),
@@ -339,7 +338,7 @@ def test_a_move_to_the_same_sequence_is_a_trim(engine):
     assert result.positions == ((0, 12),)
 
 
-@pytest.mark.parametrize("move", [copy(0, 1, 61), copy(2, 1, 1), Move(kind=MoveKind.TRIM, seq=1, n=46)])
+@pytest.mark.parametrize("move", [copy(0, 1, 61), copy(2, 1, 1), copy(1, 1, 46)])
 def test_a_move_of_more_than_there_is_leaves_the_sequence_cleared(engine, move):
     """Field case: "no match" left a stranger's cells, and the answer continued somebody else's
     conversation."""
@@ -360,7 +359,7 @@ def test_copying_nothing_clears(engine):
 def test_a_trimmed_sequence_forgets_what_was_cut(engine, tiny_model):
     reply(engine, 1, 0, PROMPT_A, limit=8)
 
-    trimmed = engine.run(Plan(id=1, moves=(trim(0, 20),)))
+    trimmed = engine.run(Plan(id=1, moves=(copy(0, 0, 20),)))
     answer = reply(engine, 2, 0, PROMPT_B, start=20, limit=10)
 
     assert trimmed.positions == ((0, 20),)

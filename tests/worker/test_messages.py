@@ -16,14 +16,14 @@ from superfluid.worker.messages import (
     Ready,
     Shutdown,
 )
-from tests.worker.builders import admit, clear, copy, pack, trim
+from tests.worker.builders import admit, clear, copy, pack
 
 TO_WORKER = [
     Load(model_path="/models/a b.gguf", n_ctx=4096, n_seq=24),
     Plan(id=1),
     Plan(
         id=2**64 - 1,
-        moves=(copy(0, 5, 12), trim(3, 0), clear(2)),
+        moves=(copy(0, 5, 12), clear(2)),
         admit=(admit(2**64 - 1, 4, [0, 1, 2**32 - 1], start=7, temperature=0.75, seed=2**64 - 1, top_k=40),),
         prefill=((9, 512), (2**64 - 1, 1)),
         decode_rounds=12,
