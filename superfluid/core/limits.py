@@ -160,7 +160,7 @@ WORKER_CLOSE_SECONDS: Final = 2.0
 aborted by the request, so a healthy worker needs milliseconds."""
 
 MAX_LINK_MESSAGE_BYTES: Final = 64 * MIB
-"""One message between daemon and worker. The largest honest one is a plan that admits ``MAX_ADMITTED_BYTES`` of prompts:
+"""One message between daemon and worker. The largest honest one is a plan that admits `MAX_ADMITTED_BYTES` of prompts:
 the rest of it is far smaller."""
 
 MAX_ADMITTED_BYTES: Final = 48 * MIB

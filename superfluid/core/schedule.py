@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from superfluid.core import places
-from superfluid.core.errors import TooManyInFlight
+from superfluid.core.errors import ContextFull, TooManyInFlight
 from superfluid.core.ids import TokenIds, packed
-from superfluid.core.limits import MAX_QUEUED_GENERATIONS
+from superfluid.core.limits import MAX_ADMITTED_BYTES, MAX_QUEUED_GENERATIONS
 from superfluid.core.plan import FINISHED, Admit, JobResult, JobState, Move, Plan, Result
 from superfluid_protocol import GenParams
 
@@ -130,7 +130,10 @@ class Scheduler:
 
         Raises:
             TooManyInFlight: The queue is full.
+            ContextFull: The prompt is larger than anything that can be handed to a worker.
         """
+        if _size(job.prompt) > MAX_ADMITTED_BYTES:
+            raise ContextFull(f"a prompt of {len(job.prompt)} tokens is beyond every context")
         if len(self.queue) >= MAX_QUEUED_GENERATIONS:
             raise TooManyInFlight(
                 f"{MAX_QUEUED_GENERATIONS} generations are waiting already; try again later"
@@ -158,9 +161,14 @@ class Scheduler:
         """
         moves: list[Move] = []
         admits: list[Admit] = []
+        room = MAX_ADMITTED_BYTES
         while self.queue and len(self.running) < self.lanes:
-            _id, job = self.queue.popitem(last=False)
+            job = next(iter(self.queue.values()))
             placement = places.place(self.slots, job.prompt, cold=job.cold)
+            room -= _size(job.prompt) - placement.start * job.prompt.itemsize
+            if room < 0:
+                break  # the first one always fits: it was submitted
+            del self.queue[job.id]
             places.carry_out(self.slots, placement.moves)
             moves.extend(placement.moves)
             admits.append(self._admit(job, placement))
@@ -299,3 +307,8 @@ class Scheduler:
             self.step_us += SMOOTHING * (max(LEAST_US, result.decode_us / result.decode_steps) - self.step_us)
         if result.prefill_rows >= MIN_PREFILL_ROWS:
             self.row_us += SMOOTHING * (max(LEAST_US, result.prefill_us / result.prefill_rows) - self.row_us)
+
+
+def _size(stream: TokenIds) -> int:
+    """Bytes of a stream."""
+    return len(stream) * stream.itemsize
