@@ -8,7 +8,7 @@ fast only after a run of fast commits, and no longer after the first slow one: t
 from dataclasses import dataclass
 from typing import Final
 
-FAST_SECONDS: Final = 0.001
+FAST_SECONDS: Final = 0.002
 """A commit up to this long holds nobody up noticeably; handing it over takes about 0.1 ms."""
 
 FAST_RUN: Final = 16

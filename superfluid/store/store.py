@@ -20,6 +20,7 @@ import trio
 
 from superfluid.core.errors import InternalError, LogUnknown, ShuttingDown, SuperfluidError
 from superfluid.core.limits import INLINE_BYTES, MAX_BATCH_BYTES
+from superfluid.core.pace import Pace
 from superfluid.core.record import Command, Record, encode_command
 from superfluid.core.replay import apply_command
 from superfluid.core.session import Decision, stamp
@@ -83,6 +84,7 @@ class Store:
         self._closing = False
         # The committer's own thread: on the shared ones, whatever is slow elsewhere would stall every write.
         self._thread = trio.CapacityLimiter(1)
+        self.pace = Pace()
         self._refusing: type[SuperfluidError] | None = None
 
     def new_id(self) -> int:
@@ -258,7 +260,7 @@ class Store:
         if not batch:
             return
         try:
-            await trio.to_thread.run_sync(self.log.commit, encoded, limiter=self._thread)
+            await self._write(encoded)
         except SuperfluidError as refusal:
             self._report(refusal)
             for pending in batch:
@@ -270,6 +272,17 @@ class Store:
         for pending in batch:
             pending.encoded = None
             self._publish(pending)
+
+    async def _write(self, encoded: list[bytes]) -> None:
+        """Commit a batch: in a thread, or right here where that holds nobody up (see `core.pace`)."""
+        began = time.monotonic()
+        try:
+            if self.pace.inline(commands=len(encoded), size=sum(map(len, encoded))):
+                self.log.commit(encoded)
+            else:
+                await trio.to_thread.run_sync(self.log.commit, encoded, limiter=self._thread)
+        finally:
+            self.pace.note(time.monotonic() - began)
 
     def _report(self, refusal: SuperfluidError | None) -> None:
         """Tell when the log begins to refuse, otherwise than before, and when it writes again: a line for each refused

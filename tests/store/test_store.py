@@ -22,6 +22,7 @@ from superfluid.core.errors import (
     ShuttingDown,
 )
 from superfluid.core.limits import INLINE_BYTES
+from superfluid.core.pace import FAST_RUN
 from superfluid.core.record import Command, Record, encode_command
 from superfluid.core.session import Decision
 from superfluid_protocol import event
@@ -101,6 +102,7 @@ async def test_nothing_is_applied_before_it_is_synced(store, files):
 
 async def test_commands_that_wait_share_one_fsync(store, files):
     sessions = [await create(store) for _ in range(50)]
+    store.pace.note(1.0)  # a slow disk: what it is given now goes to a thread
     batches, syncs = store.statistics.batches, files.synced.count("wal.log")
     async with trio.open_nursery() as nursery:
         with held_fsync(files):
@@ -115,6 +117,30 @@ async def test_commands_that_wait_share_one_fsync(store, files):
     assert store.statistics.batches - batches == 2
     assert files.synced.count("wal.log") - syncs == 2
     assert all(len(texts(store.state, session)) == 1 for session in sessions)
+
+
+async def test_a_lone_command_on_a_fast_disk_is_written_without_a_thread(store, files, monkeypatch):
+    session = await create(store)
+    for _ in range(FAST_RUN):
+        store.pace.note(0.0)
+    threads = []
+    monkeypatch.setattr(files, "fsync", _noting(files.fsync, threads))
+
+    await append(store, session, "inline")
+    store.pace.note(1.0)
+    await append(store, session, "in a thread")
+
+    assert threads[0] is threading.main_thread()
+    assert threading.main_thread() not in threads[1:]
+    assert texts(store.state, session) == ["inline", "in a thread"]
+
+
+def _noting(function, threads):
+    def noting(fd):
+        threads.append(threading.current_thread())
+        return function(fd)
+
+    return noting
 
 
 async def test_commands_of_one_session_go_one_a_batch_in_order(store):
