@@ -1,9 +1,8 @@
 """Whether a process that owes an answer still shows signs of life.
 
-A fixed time a step would be wrong: beside another busy program a step of the engine can take fifty times
-longer.
-So a hang is judged by what the kernel says of the process: that it is stopped, or that it has used no CPU
-time for long although nothing explains it.
+A fixed time a step would be wrong: beside another busy program a step of the engine can take fifty times longer. So a
+hang is judged by what the kernel says of the process: that it is stopped, or that it has used no CPU time for long
+although nothing explains it.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +16,7 @@ class Sample:
 
     Args:
         at: seconds on any monotonic clock.
-        state: the state letter of ``proc(5)``: R running, S sleeping, D waiting for a disk, T stopped, Z
-            dead, …
+        state: the state letter of ``proc(5)``: R running, S sleeping, D waiting for a disk, T stopped, Z dead, …
         cpu_ticks: user and system time of all its threads together, in clock ticks.
     """
 
@@ -42,8 +40,8 @@ def judge(watch: Watch, sample: Sample) -> tuple[Watch, str | None]:
     Returns:
         the watch to use with the next sample, and the reason why the process counts as hung (None: it lives).
     """
-    # A process that has ended (Z, X) is not hung, only silent: its last answer may still lie in the link, and
-    # the link's end comes after it.
+    # A process that has ended (Z, X) is not hung, only silent: its last answer may still lie in the link, and the
+    # link's end comes after it.
     stopped = watch.stopped + 1 if sample.state == "T" else 0
     # R may be starved of CPU by its neighbours, and D waits for a disk: neither is a hang by itself.
     advanced = sample.cpu_ticks != watch.cpu_ticks or sample.state in {"R", "D"}
@@ -63,8 +61,8 @@ def judge(watch: Watch, sample: Sample) -> tuple[Watch, str | None]:
 def parse_stat(text: str, *, at: float) -> Sample:
     """Read ``/proc/<pid>/stat``.
 
-    The second field is the command's name in parentheses and may itself hold spaces and parentheses, so the
-    fields are counted from the last closing one.
+    The second field is the command's name in parentheses and may itself hold spaces and parentheses, so the fields are
+    counted from the last closing one.
 
     Raises:
         ValueError: the text is not of that form.

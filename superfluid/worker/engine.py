@@ -1,12 +1,11 @@
 """The engine loop: carries out plans on one context, and reports what really happened.
 
-It decides no policy and sees only ids. A plan runs in a fixed order: retire, moves, admits, prefill rows,
-decode rounds. Between two calls of llama.cpp it looks at the signals: a cancelled job ends there, and so does
-the rest of the plan, so that whoever waits for the result has it soon. Retiring, moves and admits are always
-carried out.
+It decides no policy and sees only ids. A plan runs in a fixed order: retire, moves, admits, prefill rows, decode
+rounds. Between two calls of llama.cpp it looks at the signals: a cancelled job ends there, and so does the rest of the
+plan, so that whoever waits for the result has it soon. Retiring, moves and admits are always carried out.
 
-What a sequence holds is known from the memory alone. Whenever a call did not end well, or could have been
-cut, its sequences are asked; a job goes on only if its sequence holds exactly the positions that it should.
+What a sequence holds is known from the memory alone. Whenever a call did not end well, or could have been cut, its
+sequences are asked; a job goes on only if its sequence holds exactly the positions that it should.
 """
 
 import time
@@ -27,8 +26,7 @@ from superfluid.worker.signals import Signals
 
 
 class PlanError(Exception):
-    """The plan contradicts itself or an earlier one: the scheduler has a bug, and nothing may be built on
-    it."""
+    """The plan contradicts itself or an earlier one: the scheduler has a bug, and nothing may be built on it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,8 +217,7 @@ class Engine:
                 return
 
     def _prefill_job(self, plan: Plan, job: _Job, rows: int, account: _Account) -> None:
-        """Compute up to *rows* prompt rows of one job, and sample its first token if they complete the
-        prompt."""
+        """Compute up to *rows* prompt rows of one job, and sample its first token if they complete the prompt."""
         account.touched.add(job.seq)
         line = account.line(job.id)
         while rows > 0 and not job.decoding:
@@ -275,8 +272,8 @@ class Engine:
     def _step(self, jobs: list[_Job], account: _Account) -> None:
         """Advance every one of *jobs* by a token, in one call where that works.
 
-        A batch that fails is tried again row by row, so that the one job that cannot go on is found and the
-        others are not taken with it.
+        A batch that fails is tried again row by row, so that the one job that cannot go on is found and the others are
+        not taken with it.
         """
         account.touched.update(job.seq for job in jobs)
         forget_complaints()
@@ -304,16 +301,14 @@ class Engine:
             self._step([job], account)
 
     def _restore(self, job: _Job, outcome: Outcome, account: _Account) -> bool:
-        """Take back a row that was stored although its batch failed; False (and an error) if that cannot
-        be."""
+        """Take back a row that was stored although its batch failed; False (and an error) if that cannot be."""
         if self._context.trim(job.seq, job.n):
             return True
         self._fail(job, outcome, account)
         return False
 
     def _sample(self, job: _Job, row: int, account: _Account) -> None:
-        """Choose the job's next token by the logits of batch row *row*, and see whether it is the last
-        one."""
+        """Choose the job's next token by the logits of batch row *row*, and see whether it is the last one."""
         line = account.line(job.id)
         try:
             token = job.sampler.choose(self._context.logits(row), job.n)
@@ -352,8 +347,7 @@ class Engine:
         return bool(cancelled)
 
     def _fail(self, job: _Job, outcome: Outcome, account: _Account) -> None:
-        """End a job that the engine cannot go on with; its sequence is cleared, nothing may be built on
-        it."""
+        """End a job that the engine cannot go on with; its sequence is cleared, nothing may be built on it."""
         if outcome is Outcome.FULL:
             self._end(job, JobState.CONTEXT_FULL, account, "the sequence has no cell left")
             return

@@ -1,11 +1,11 @@
 """The daemon's end of a worker: start it, hand it plans, notice at once when it is lost, end it.
 
-Whatever goes wrong with a running worker (it dies, it hangs, it answers garbage) ends as one exception,
-``WorkerLost``, with the process killed and reaped before it is raised. A model that cannot be loaded is
-``WorkerStartFailed``: starting the worker again the same way helps only if something outside has changed.
+Whatever goes wrong with a running worker (it dies, it hangs, it answers garbage) ends as one exception, ``WorkerLost``,
+with the process killed and reaped before it is raised. A model that cannot be loaded is ``WorkerStartFailed``: starting
+the worker again the same way helps only if something outside has changed.
 
-A worker is looked at only while it owes an answer, and then once in half a second (``core.liveness`` judges
-what is seen). An idle link costs nothing: its worker's death wakes whoever is in ``wait_lost``.
+A worker is looked at only while it owes an answer, and then once in half a second (``core.liveness`` judges what is
+seen). An idle link costs nothing: its worker's death wakes whoever is in ``wait_lost``.
 """
 
 import signal

@@ -2,14 +2,13 @@
 
     python -P -m superfluid.worker.main superfluid-worker-llamacpp --fd N --parent PID
 
-Two threads. The main thread is the only one that touches llama.cpp. The other reads the link: it queues
-plans, passes signals on at once, and ends the process the moment the link is closed, also in the middle of a
-call of llama.cpp (ctypes releases the interpreter's lock there). So a worker never outlives its daemon,
-whatever it was doing; the parent-death signal says the same once more, for the case that this interpreter
-hangs.
+Two threads. The main thread is the only one that touches llama.cpp. The other reads the link: it queues plans, passes
+signals on at once, and ends the process the moment the link is closed, also in the middle of a call of llama.cpp
+(ctypes releases the interpreter's lock there). So a worker never outlives its daemon, whatever it was doing; the
+parent-death signal says the same once more, for the case that this interpreter hangs.
 
-Exit codes: 0 ended on request or with the link; 1 a bug (the traceback is on standard error); 3 the model
-cannot be loaded (a ``Failed`` message said why).
+Exit codes: 0 ended on request or with the link; 1 a bug (the traceback is on standard error); 3 the model cannot be
+loaded (a ``Failed`` message said why).
 """
 
 import argparse
@@ -42,8 +41,8 @@ EXIT_CANNOT_START: Final = 3
 
 _PR_SET_PDEATHSIG: Final = 1
 _NICE: Final = -5
-"""Where it is allowed: every lane waits for the slowest of the engine's threads, so that the daemon or a
-program beside it that takes a core for a moment delays all of them."""
+"""Where it is allowed: every lane waits for the slowest of the engine's threads, so that the daemon or a program beside
+it that takes a core for a moment delays all of them."""
 _PROGRESS_STEP: Final = 0.01
 """Share of the model between two reports: llama.cpp reports every tensor."""
 
@@ -131,8 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _settle(parent: int) -> None:
     """Tie this process to its daemon's life and away from its terminal."""
     faulthandler.enable()
-    # A terminal and a service manager signal the whole process group. The daemon decides when its worker ends; the
-    # end of the link says so too, whatever became of the daemon.
+    # A terminal and a service manager signal the whole process group. The daemon decides when its worker ends; the end
+    # of the link says so too, whatever became of the daemon.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # The signal is tied to the thread that spawned us, so the daemon spawns from its main thread.

@@ -38,8 +38,7 @@ def default_context(*, trained: int, position_bytes: int, available: int | None)
 
 
 def available_bytes() -> int | None:
-    """Bytes that this process can still use: the least of what machine, control group and resource limit
-    leave.
+    """Bytes that this process can still use: the least of what machine, control group and resource limit leave.
 
     None when the system does not say.
     """

@@ -1,10 +1,9 @@
 """The messages between daemon and worker, and their bytes.
 
-A frame is a little-endian u32 length and that many bytes of CBOR: one array, the message's tag first, its
-fields after it in the order of the dataclass. Both ends run the same build of this package, so there is no
-version to agree on.
-What comes in is checked field by field: a worker that answers garbage must end as an ordinary error, never as
-a strange value in the scheduler.
+A frame is a little-endian u32 length and that many bytes of CBOR: one array, the message's tag first, its fields after
+it in the order of the dataclass. Both ends run the same build of this package, so there is no version to agree on. What
+comes in is checked field by field: a worker that answers garbage must end as an ordinary error, never as a strange
+value in the scheduler.
 
     daemon -> worker   Load (first, once), Plan, Cancel, Interrupt, Shutdown
     worker -> daemon   Progress*, then Ready or Failed; after Ready one Result a Plan
@@ -55,16 +54,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """End one job at the next step. A job that is not there is ignored: it may have ended by itself
-    meanwhile."""
+    """End one job at the next step. A job that is not there is ignored: it may have ended by itself meanwhile."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """End this plan at its next step. A plan that has ended meanwhile is ignored, so that none is cut by
-    mistake."""
+    """End this plan at its next step. A plan that has ended meanwhile is ignored, so that none is cut by mistake."""
 
     plan_id: int
 
@@ -104,8 +101,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The model cannot be loaded; *kind* is one of ``WorkerStartFailed``'s. The process ends after this
-    message."""
+    """The model cannot be loaded; *kind* is one of ``WorkerStartFailed``'s. The process ends after this message."""
 
     kind: str
     reason: str

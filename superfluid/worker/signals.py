@@ -16,11 +16,10 @@ class Abortable(Protocol):
 
 
 class Signals:
-    """What the thread that reads the link tells the thread that computes. Every method may be called from
-    any.
+    """What the thread that reads the link tells the thread that computes. Every method may be called from any.
 
-    A signal that concerns the call of llama.cpp that runs now also aborts that call. Only prefill chunks are
-    aborted: they may take seconds, a decode round ends within one step anyway and serves other jobs too.
+    A signal that concerns the call of llama.cpp that runs now also aborts that call. Only prefill chunks are aborted:
+    they may take seconds, a decode round ends within one step anyway and serves other jobs too.
     """
 
     def __init__(self, calls: Abortable) -> None:
@@ -62,8 +61,7 @@ class Signals:
             return self._stopping or self._interrupted == plan_id
 
     def forget(self, jobs: Iterable[int]) -> None:
-        """Keep only the cancellations of *jobs*, those that still run: the set stays as small as they are
-        few."""
+        """Keep only the cancellations of *jobs*, those that still run: the set stays as small as they are few."""
         with self._lock:
             self._cancelled.intersection_update(jobs)
 

@@ -1,12 +1,12 @@
 """One llama.cpp context, typed: rows in, logits out, sequence operations, and what its memory really holds.
 
-Every sequence has a KV buffer of its own (``kv_unified`` off): a short lane does not slow down beside long
-ones. What follows from that, read in llama.cpp's source and measured:
+Every sequence has a KV buffer of its own (``kv_unified`` off): a short lane does not slow down beside long ones. What
+follows from that, read in llama.cpp's source and measured:
 
 * A call takes rows whose sequence ids are ascending; neighbours in id share a graph.
-* ``llama_memory_seq_cp`` between such buffers copies all cells of the buffer, and only at the next
-  ``llama_decode``: until then either side reads as something else. It is never used here. A copy is an export
-  and an import of the one sequence, which costs what the sequence holds and is complete when it returns.
+* ``llama_memory_seq_cp`` between such buffers copies all cells of the buffer, and only at the next ``llama_decode``:
+  until then either side reads as something else. It is never used here. A copy is an export and an import of the one
+  sequence, which costs what the sequence holds and is complete when it returns.
 * After a call that does not return 0 only the memory knows how many positions a sequence has.
 """
 
@@ -41,16 +41,14 @@ _MAX_CELLS: Final = 1 << 31
 _abort_by_strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
 """The abort callback: libc's ``strlen`` on a two-byte flag.
 
-llama.cpp asks the callback before every node of its graph, hundreds of times a step. A Python callback would
-take the interpreter's lock each time and stall the step behind the thread that reads the link. ``strlen``
-needs no lock and answers 0 (false) while the flag's first byte is 0, and 1 (true) once another thread has
-stored a byte there.
+llama.cpp asks the callback before every node of its graph, hundreds of times a step. A Python callback would take the
+interpreter's lock each time and stall the step behind the thread that reads the link. ``strlen`` needs no lock and
+answers 0 (false) while the flag's first byte is 0, and 1 (true) once another thread has stored a byte there.
 """
 
 
 class Outcome(IntEnum):
-    """How a call of ``llama_decode`` ended. Anything but OK: ask ``length`` of every sequence of the
-    batch."""
+    """How a call of ``llama_decode`` ended. Anything but OK: ask ``length`` of every sequence of the batch."""
 
     OK = 0
     FULL = 1
@@ -91,8 +89,7 @@ class Context:
         # A decode round has a row of every lane, however small the chunks of a prefill are to be.
         params.n_batch = max(min(load.n_batch, n_ctx), load.n_seq)
         params.n_ubatch = min(load.n_ubatch, params.n_batch)
-        # Only the last row of a sequence is asked for; room for a row of logits of every batch row would be
-        # large.
+        # Only the last row of a sequence is asked for; room for a row of logits of every batch row would be large.
         params.n_outputs_max = load.n_seq
         params.n_threads = params.n_threads_batch = load.threads
         params.flash_attn_type = _FLASH[load.flash_attn]
@@ -248,8 +245,7 @@ class Context:
 
 
 class _Batch:
-    """The arrays of a ``llama_batch``, owned by numpy, so that a whole batch is filled in a few
-    assignments."""
+    """The arrays of a ``llama_batch``, owned by numpy, so that a whole batch is filled in a few assignments."""
 
     def __init__(self, rows: int) -> None:
         self.tokens = np.zeros(rows, np.int32)
@@ -295,8 +291,8 @@ def _bytes_per_token(model: Model, load: Load) -> int:
 def _check_memory(model: Model, load: Load, n_ctx: int, per_token: int) -> Memory:
     """Refuse a context that cannot fit, before llama.cpp writes zeros over memory that is not there.
 
-    The kernel promises more memory than it has, so the allocation itself would succeed and the process be
-    killed later, without a reason.
+    The kernel promises more memory than it has, so the allocation itself would succeed and the process be killed later,
+    without a reason.
     """
     memory = Memory(bytes_per_token=per_token, total=per_token * n_ctx * load.n_seq)
     room = available_bytes()

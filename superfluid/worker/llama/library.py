@@ -1,8 +1,8 @@
 """The shared library itself: loaded once a process, silenced, its last complaints kept.
 
-llama.cpp prints to standard error unless it is given a callback. Here one callback, alive as long as the
-process (ctypes frees a callback that nobody holds, and the next call jumps into nothing), keeps the last
-warnings and errors, which are the only place where llama.cpp says why it failed.
+llama.cpp prints to standard error unless it is given a callback. Here one callback, alive as long as the process
+(ctypes frees a callback that nobody holds, and the next call jumps into nothing), keeps the last warnings and errors,
+which are the only place where llama.cpp says why it failed.
 """
 
 import ctypes
@@ -67,8 +67,8 @@ def _keeping_the_lock(function: Any) -> Any:  # noqa: ANN401 - ctypes functions
 tokenize_briefly = _keeping_the_lock(lib._lib.llama_tokenize)
 """``llama_tokenize`` for short texts."""
 
-# A failed assertion would start a debugger on the process to print its stack, which takes seconds and asks
-# questions on the terminal; the death of the process says enough.
+# A failed assertion would start a debugger on the process to print its stack, which takes seconds and asks questions on
+# the terminal; the death of the process says enough.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 _callback = lib.llama_log_callback(_note)
 lib.llama_log_set(_callback, None)

@@ -24,8 +24,8 @@ class Model:
 
     Args:
         path: the model file.
-        vocab_only: load no weights. Such a model must not be asked for its layers or heads: llama.cpp aborts
-            the process then.
+        vocab_only: load no weights. Such a model must not be asked for its layers or heads: llama.cpp aborts the
+            process then.
         on_progress: called from this thread with the share that is loaded.
 
     Raises:
@@ -80,8 +80,7 @@ def check_file(path: Path) -> None:
     """Refuse what is cheaply seen to be no model, with a better reason than llama.cpp has.
 
     Raises:
-        ModelError: of the kind ``missing``, ``not-a-file``, ``empty``, ``pointer``, ``not-gguf`` or
-            ``permission``.
+        ModelError: of the kind ``missing``, ``not-a-file``, ``empty``, ``pointer``, ``not-gguf`` or ``permission``.
     """
     try:
         status = path.stat()

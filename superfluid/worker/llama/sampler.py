@@ -1,11 +1,9 @@
 """The next token of a logits row.
 
-Greedy takes the maximum. Otherwise llama.cpp's own samplers filter the candidates, in llama.cpp's own order
-(top-k, top-p, min-p, temperature), and the final choice is ours: the draw that belongs to the token's stream
-position picks from the cumulated probabilities. The candidates are cumulated in the order of their ids and
-not of their
-probabilities: two that are almost equally likely may change places between batch shapes, and would then swap
-their shares of the draw.
+Greedy takes the maximum. Otherwise llama.cpp's own samplers filter the candidates, in llama.cpp's own order (top-k,
+top-p, min-p, temperature), and the final choice is ours: the draw that belongs to the token's stream position picks
+from the cumulated probabilities. The candidates are cumulated in the order of their ids and not of their probabilities:
+two that are almost equally likely may change places between batch shapes, and would then swap their shares of the draw.
 """
 
 import ctypes
@@ -63,8 +61,7 @@ class Sampler:
             return best
         kept = self._candidates.filter(self._chain, logits)
         kept = kept[kept["id"].argsort()]
-        # Doubles: the order of magnitude between 1 and the last of 50,000 candidates is beyond single
-        # precision.
+        # Doubles: the order of magnitude between 1 and the last of 50,000 candidates is beyond single precision.
         scaled = kept["logit"].astype(np.float64)
         shares = np.exp(scaled - scaled.max()).cumsum()
         index = int(shares.searchsorted(draw(self._params.seed, position) * shares[-1], side="right"))

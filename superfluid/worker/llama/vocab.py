@@ -1,5 +1,4 @@
-"""A model's vocabulary and the metadata that concern text: the daemon's view of the model file, without
-weights."""
+"""A model's vocabulary and the metadata that concern text: the daemon's view of the model file, without weights."""
 
 import ctypes
 import struct
@@ -30,8 +29,12 @@ _PIECE_BYTES: Final = 64
 class Vocabulary:
     """Tokenizer and text metadata of a model file; implements ``superfluid.chat.vocabulary.Vocabulary``.
 
-    Loading reads every token once (a tenth of a second for 50,000), and tokenising a megabyte can take two
-    seconds: call both in a thread where others wait. The calls may come from any thread, one at a time.
+    Loading reads every token once (a tenth of a second for 50,000), and tokenising a megabyte can take two seconds:
+    call both in a thread where others wait.
+
+    Every call but ``close`` may be made from any thread, also while others make one: llama.cpp only reads the vocabulary
+    (its functions take it as const, and a call of the tokenizer keeps its state on its own stack), and what is remembered
+    here is put into dictionaries one finished value at a time.
     """
 
     def __init__(self, model: Model) -> None:
@@ -120,8 +123,7 @@ class Vocabulary:
         return token if self.is_valid_id(token) else None
 
     def _read_tokens(self) -> tuple[dict[str, int], str]:
-        """The special tokens' texts, and xxh3-128 over everything that decides how text becomes ids and
-        back."""
+        """The special tokens' texts, and xxh3-128 over everything that decides how text becomes ids and back."""
         special = {}
         digest = xxhash.xxh3_128()
         handle = self._handle
@@ -132,8 +134,7 @@ class Vocabulary:
             digest.update(struct.pack("<IfI", len(text), score, attributes) + text)
             if attributes & (_CONTROL | _USER_DEFINED) and text:
                 special[text.decode(errors="replace")] = token
-        # Merges and the pre-tokenizer are not to be had from llama.cpp one by one; the names in the metadata
-        # are.
+        # Merges and the pre-tokenizer are not to be had from llama.cpp one by one; the names in the metadata are.
         flags = (self.bos_id, self.eos_id, self.add_bos, sorted(self.eog_ids))
         names = sorted(item for item in self.metadata.items() if item[0].startswith("tokenizer.ggml."))
         digest.update(repr((flags, names)).encode())
