@@ -154,6 +154,11 @@ class Scheduler:
             self.cancelled.add(job_id)
         return False
 
+    def joinable(self) -> bool:
+        """Whether a job that just came would get a lane if the tick in flight ended now, and nothing but time would be
+        lost by that: a prefill that is cut loses rows."""
+        return len(self.running) < self.lanes and all(job.decoding for job in self.running.values())
+
     def plan(self) -> Plan | None:
         """The next tick, or None when there is nothing to do.
 

@@ -130,6 +130,8 @@ class Engine:
         self._sinks[job.id] = sink
         self._arrivals[job.id] = trio.current_time()
         self._work.unpark_all()
+        if self._link is not None and self._scheduler.joinable():
+            self._link.interrupt_nowait()
 
     def cancel(self, job_id: int) -> None:
         """End a job: at once while it waits, at the worker's next step when it runs. Unknown jobs are ignored."""

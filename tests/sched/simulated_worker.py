@@ -57,21 +57,30 @@ class SimulatedLink:
         self._lanes: dict[int, _Lane] = {}
         self._cancelled: set[int] = set()
         self._died = trio.Event()
+        self._woken = trio.Event()
+        self.interrupts = 0
 
     def die(self, reason: str = "was killed by SIGKILL") -> None:
         self.lost = f"the worker {reason}"
         self._died.set()
+        self._woken.set()
 
     async def run(self, plan: Plan) -> Result:
         self.plans.append(plan)
+        self._woken = trio.Event()
         if self._workers.die_at_plans:
             self._workers.die_at_plans -= 1
             self.die()
-        with trio.move_on_after(TICK_SECONDS):
-            await self._died.wait()
+        if self.lost is None:
+            with trio.move_on_after(TICK_SECONDS):
+                await self._woken.wait()
         if self.lost is not None:
             raise WorkerLost(self.lost)
         return self._carry_out(plan)
+
+    def interrupt_nowait(self) -> None:
+        self.interrupts += 1
+        self._woken.set()
 
     def cancel_nowait(self, job: int) -> None:
         self._cancelled.add(job)

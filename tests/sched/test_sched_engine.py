@@ -22,7 +22,7 @@ from superfluid.sched.engine import (
 )
 from superfluid.worker.messages import Load
 from tests.daemon import GREEDY
-from tests.sched.simulated_worker import N_CTX, SimulatedWorkers
+from tests.sched.simulated_worker import N_CTX, TICK_SECONDS, SimulatedWorkers
 
 LOST = WorkerLost("the worker was killed by SIGKILL")
 CANNOT = WorkerStartFailed("missing", "model file /nowhere does not exist")
@@ -406,6 +406,25 @@ async def test_a_cancelled_lane_goes_to_the_next_in_the_queue(engine, autojump_c
 
     assert next_one.state is JobState.LIMIT
     assert last.state is JobState.CANCELLED
+
+
+async def test_a_job_that_finds_a_lane_free_does_not_wait_for_the_ticks_end(engine, workers, autojump_clock):
+    async with running(engine):
+        first = Asked(engine, 1, limit=3000)
+        await first.wait_first()
+        await trio.testing.wait_all_tasks_blocked()
+        asked_at = trio.current_time()
+        second = Asked(engine, 2, limit=3000)
+        assert workers.now.interrupts == 1
+        await second.wait_first()
+        waited = trio.current_time() - asked_at
+        third = Asked(engine, 3)
+        assert workers.now.interrupts == 1, "no lane is free for it"
+        for number in (1, 2, 3):
+            engine.cancel(number)
+        await third.wait()
+
+    assert waited <= TICK_SECONDS  # its own tick, and nothing of the one that ran
 
 
 async def test_cancelling_what_is_not_there_is_nothing(engine, autojump_clock):
