@@ -8,11 +8,13 @@ The payload of a data frame is CBOR, an array of commands; everything is an arra
 
 A command is what one request commits: all of its records or none of them. Commands are encoded one by one,
 so that an encoding error fails only its command, and a batch is the array's head and their bytes behind
-each other. Reading is strict: what this module would not write is refused.
+each other. Reading is strict about the form: a field of another type, a missing one or one too many, and bytes behind the
+array are refused. Which of CBOR's ways to write a number was taken is left to the frame's checksum.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO  # noqa: TID251 - bytes in memory, read by nobody else
 from typing import Final
 
 import cbor2
@@ -111,10 +113,13 @@ def decode_batch(payload: bytes) -> Iterator[Command]:
     Raises:
         LogCorrupt: The bytes are no batch; the text says what is wrong, and the caller where.
     """
+    stream = BytesIO(payload)
     try:
-        batch = cbor2.loads(payload)
+        batch = cbor2.CBORDecoder(stream).decode()
     except (cbor2.CBORDecodeError, ValueError) as error:
         raise LogCorrupt("the payload is no CBOR") from error
+    if stream.tell() != len(payload):
+        raise LogCorrupt("the payload has bytes behind its array of commands")
     if not isinstance(batch, list):
         raise LogCorrupt("the payload is no array of commands")
     return map(_command, batch)
