@@ -10,9 +10,9 @@ from superfluid_protocol import address
 @pytest.mark.parametrize(
     ("environ", "home"),
     [
-        ({"SUPERFLUID_HOME": "/srv/s", "HOME": "/home/u"}, "/srv/s"),
-        ({"SUPERFLUID_HOME": "", "HOME": "/home/u"}, "/home/u/.superfluid"),
-        ({"HOME": "/home/u"}, "/home/u/.superfluid"),
+        ({"SUPERFLUID_HOME": "/srv/s", "HOME": "/h"}, "/srv/s"),
+        ({"SUPERFLUID_HOME": "", "HOME": "/h"}, "/h/.superfluid"),
+        ({"HOME": "/h"}, "/h/.superfluid"),
         ({"HOME": ""}, "/.superfluid"),
         ({}, "/.superfluid"),
     ],
