@@ -244,6 +244,25 @@ def test_no_tick_is_longer_than_its_longest_reply():
     assert bench.scheduler.plan().decode_rounds == 5 - len(bench.replies[1])
 
 
+def test_a_tick_can_be_joined_while_a_lane_is_free_and_nobody_prefills():
+    bench = Bench(lanes=2)
+    assert bench.scheduler.joinable()
+
+    bench.submit(1, ENDLESS, limit=LONG)
+    bench.tick()
+    assert bench.scheduler.joinable()
+
+    bench.submit(2, [4] * 500, limit=LONG)
+    bench.tick()
+    assert not bench.scheduler.joinable()
+
+    alone = Bench(lanes=2)
+    alone.submit(1, [4] * 500, limit=LONG)
+    alone.tick()
+    assert not alone.scheduler.running[1].decoding
+    assert not alone.scheduler.joinable()
+
+
 def test_the_tick_that_opens_a_reply_ends_at_its_first_token():
     bench = Bench(lanes=2, step_us=1_000)
     bench.submit(1, ENDLESS, limit=LONG)
