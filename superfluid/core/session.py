@@ -16,7 +16,6 @@ from superfluid.core import tree
 from superfluid.core.errors import (
     BadRequest,
     Conflict,
-    EventTooLarge,
     LogReadOnly,
     NothingToCancel,
     SessionBusy,
@@ -26,13 +25,8 @@ from superfluid.core.record import Record
 from superfluid.core.state import Session, State
 from superfluid.core.turn import Phase, Position
 from superfluid_protocol import EventBody, GenParams, event
-from superfluid_protocol.framing import MAX_FRAME
 
 ROLES = (0, 1, 2, 3)
-
-MAX_EVENT_TEXT_BYTES = MAX_FRAME - 64 * 1024
-"""Largest text plus span (5 bytes a token id at most on the wire) of one event, so that the event's frame, with
-its few fixed fields, stays below the protocol's limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +91,6 @@ def append(
         raise BadRequest(f"token id {max(span)} is outside the model's vocabulary of {n_vocab} tokens")
     if not span and not text:
         raise BadRequest("an append needs token ids, text, or both")
-    _check_size(text or "", len(span))
     return Decision(session=session_id, bodies=(event.Appended(text=text, span=span),))
 
 
@@ -106,7 +99,6 @@ def message(
 ) -> Decision:
     """A chat message, with the ids that the template made of it."""
     writable(state, busy, session_id)
-    _check_size(text, len(span))
     return Decision(session=session_id, bodies=(event.Message(role=role, text=text, span=span),))
 
 
@@ -213,11 +205,3 @@ def _check_frozen(state: State, session_id: int) -> None:
     reason = state.frozen.get(session_id)
     if reason is not None:
         raise LogReadOnly(f"session {session_id} is frozen: {reason}; fork it at an earlier event to go on")
-
-
-def _check_size(text: str, tokens: int) -> None:
-    size = len(text.encode()) + 5 * tokens
-    if size > MAX_EVENT_TEXT_BYTES:
-        raise EventTooLarge(
-            f"the event would take up to {size} bytes on the wire; at most {MAX_EVENT_TEXT_BYTES} fit one frame"
-        )

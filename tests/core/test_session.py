@@ -9,13 +9,12 @@ from superfluid.core.errors import (
     BadRequest,
     ClientError,
     Conflict,
-    EventTooLarge,
     LogReadOnly,
     NoSuchSession,
     NothingToCancel,
     SessionBusy,
 )
-from superfluid.core.limits import MAX_TITLE_BYTES
+from superfluid.core.limits import MAX_INPUT_CHARACTERS, MAX_SPAN_TOKENS, MAX_TITLE_BYTES
 from superfluid.core.record import MAX_EVENT_BYTES
 from superfluid.core.replay import apply_command
 from superfluid.core.session import Decision, stamp
@@ -138,29 +137,12 @@ class TestAppend:
             decide.append(state, NOBODY, 1, None, span, n_vocab=N_VOCAB)
 
 
-@pytest.mark.parametrize(("text", "span"), [("é", ()), ("é", (1, 2)), ("éé", ())])
-def test_the_largest_event_is_taken_and_one_byte_more_is_not(monkeypatch, text, span):
-    """In bytes of UTF-8, five for an id: the bound must hold whatever the ids are."""
-    state, _ = session_of()
-    size = len(text.encode()) + 5 * len(span)
-
-    monkeypatch.setattr(decide, "MAX_EVENT_TEXT_BYTES", size)
-    decide.message(state, NOBODY, 1, 1, text, span)
-    decide.append(state, NOBODY, 1, text, span, n_vocab=N_VOCAB)
-
-    monkeypatch.setattr(decide, "MAX_EVENT_TEXT_BYTES", size - 1)
-    with pytest.raises(EventTooLarge, match=f"{size} bytes .* at most {size - 1}"):
-        decide.message(state, NOBODY, 1, 1, text, span)
-    with pytest.raises(EventTooLarge):
-        decide.append(state, NOBODY, 1, text, span, n_vocab=N_VOCAB)
-
-
 def test_what_is_taken_here_is_never_too_large_for_the_log():
     body = event.Message(role=2**32 - 1, text="", span=(2**32 - 1,) * 100)
     largest = message_of(record(1, 2**64 - 1, body, epoch=2**64 - 1, ts=2**64 - 1))
     besides = len(encode(largest)) - 500
 
-    assert decide.MAX_EVENT_TEXT_BYTES + besides < MAX_EVENT_BYTES
+    assert 4 * MAX_INPUT_CHARACTERS + 5 * MAX_SPAN_TOKENS + besides < MAX_EVENT_BYTES
 
 
 @pytest.mark.parametrize("role", [0, 1, 2, 3])
