@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import threading
 import time
@@ -271,3 +272,23 @@ def test_a_model_file_that_vanished_refuses_generations_until_it_is_back(
     daemon.send_signal(signal.SIGTERM)
     daemon.wait()
     assert daemon.wait_for("log closed")["clean"]
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_died_without_a_descriptor_left_is_replaced_once_there_are_some(daemon):
+    with daemon.client() as client:
+        session = client.create()
+        client.user(session, "hello")
+        soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, hard))
+        os.kill(daemon.worker(), signal.SIGKILL)
+        daemon.wait_for("worker lost", count=3)
+        assert (
+            "Too many open files"
+            in [line for line in daemon.lines if line["event"] == "worker lost"][-1]["reason"]
+        )
+        client.user(session, "still here")
+
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+        assert client.generate(session, 5).generated.tokens_generated == 5

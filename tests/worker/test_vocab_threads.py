@@ -12,24 +12,8 @@ from superfluid.worker.llama.vocab import Vocabulary
 THREADS = 6
 
 WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox,",
-    "naïve",
-    "café",
-    "—",
-    "数学",
-    "🙂",
-    "x=3.14",
-    "<|im_start|>",
-    "didn't\n\tif",
-    "(a",
-    "!=",
-    "b)",
-    "{",
-    "return;",
-    "}",
+    *("the", "quick", "brown", "fox,", "naïve", "café", "—", "数学", "🙂", "x=3.14"),
+    *("<|im_start|>", "didn't\n\tif", "(a", "!=", "b)", "{", "return;", "}"),
 ]
 
 
