@@ -338,10 +338,7 @@ async def _encode(wire: Wire, reply: Response) -> bytes:
     bound = _size_bound(reply)
     if bound <= INLINE_BYTES:
         return encode(reply)
-    if not await wire.hold_reply(min(bound, MAX_FRAME)):
-        raise TooManyInFlight(
-            "the daemon's room for large replies is used up by slow clients; ask again later"
-        )
+    await _make_room(wire, min(bound, MAX_FRAME))
     payload = await trio.to_thread.run_sync(encode, reply, limiter=_ENCODING)
     if len(payload) > MAX_FRAME:
         way_out = _TOO_LARGE.get(type(reply), "it cannot be asked for in parts")
