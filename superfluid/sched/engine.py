@@ -198,9 +198,10 @@ class Engine:
                 self._refuse(failure)
             if self._closed.is_set():
                 break
+            # Jobs wait for the successor of a lost worker, so what failing starts made of the pause is not for them.
+            delay = min(delay, RESPAWN_MOST_SECONDS if self._refusal is None else UNSTARTABLE_MOST_SECONDS)
             await self._pause(delay)
-            most = RESPAWN_MOST_SECONDS if self._refusal is None else UNSTARTABLE_MOST_SECONDS
-            delay = min(delay * 2, most)
+            delay *= 2
             self.statistics.respawns += 1
         self._change(Phase.CLOSED)
 

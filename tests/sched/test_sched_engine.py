@@ -314,6 +314,21 @@ async def test_who_asks_shortens_the_back_off_to_that_of_losses(engine, workers,
     assert 8 <= len(attempts) <= 100 / RESPAWN_MOST_SECONDS + 1
 
 
+async def test_a_loss_after_failing_starts_is_not_backed_off_like_them(engine, workers, autojump_clock):
+    async with running(engine):
+        await wait_all_tasks_blocked()
+        workers.fail_starts = [CANNOT] * 12
+        workers.now.die()
+        for phase in (Phase.UNSTARTABLE, Phase.READY):
+            while engine.status.phase is not phase:
+                await engine.status.changed.wait()
+        workers.now.die()
+        died_at = trio.current_time()
+        await Asked(engine, 1, limit=1).wait()
+
+        assert workers.started_at[-1] - died_at == pytest.approx(RESPAWN_MOST_SECONDS)
+
+
 async def test_closing_does_not_wait_for_the_back_off_of_failing_starts(engine, workers, autojump_clock):
     async with running(engine):
         await wait_all_tasks_blocked()
