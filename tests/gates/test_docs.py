@@ -13,9 +13,9 @@ import superfluid_client.errors
 import superfluid_protocol
 from superfluid.api import service
 from superfluid.cli.main import cli
-from superfluid.core import errors
+from superfluid.core import errors, limits
 from superfluid.observe.metrics import DaemonCollector
-from superfluid_protocol import EventBody, Request, Response, request, types
+from superfluid_protocol import EventBody, Request, Response, address, framing, request, types
 from superfluid_protocol.schema import (
     BoolType,
     BytesType,
@@ -271,6 +271,33 @@ def test_each_error_is_told_under_its_branch():
         (heading,) = re.findall(rf"^## .*\(`{branch.__name__}`\)$", text, re.MULTILINE)
         told = {row[0].strip("`") for row in rows(section(text, heading))[1:]}
         assert told == {cls.__name__ for cls in branch.__subclasses__()}
+
+
+# -- numbers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("docs/protocol.md", f"At most {framing.MAX_FRAME // limits.MIB} MiB a message."),
+        ("docs/protocol.md", f"A path of {address.SUN_PATH_BYTES} bytes or more"),
+        (
+            "docs/protocol.md",
+            f"it has {limits.FRAME_READ_SECONDS:g} s, and {limits.FRAME_READ_SECONDS:g} s more for each MiB.",
+        ),
+        (
+            "docs/protocol.md",
+            f"{limits.SEND_SECONDS:g} s, and {limits.SEND_SECONDS:g} s more for each MiB taken",
+        ),
+        ("docs/protocol.md", f"a request of more than {limits.SMALL_REQUEST_BYTES // limits.MIB} MiB"),
+        ("docs/protocol.md", f"`max_tokens` is 1 to {limits.MAX_TOKENS_PER_GENERATE:,}"),
+        ("docs/protocol.md", f"A title takes {limits.MAX_TITLE_BYTES // limits.KIB} KiB at most."),
+        ("docs/errors.md", f"one message of the protocol ({framing.MAX_FRAME // limits.MIB} MiB)"),
+        ("protocol/README.md", f"At most {framing.MAX_FRAME // limits.MIB} MiB;"),
+    ],
+)
+def test_a_number_is_the_one_in_the_code(name, sentence):
+    assert sentence in " ".join((ROOT / name).read_text().split())
 
 
 # -- all of them ------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ def test_every_file_of_a_torn_log_is_documented_and_whether_it_holds_content(tmp
 
 
 def test_the_other_names_are_documented():
-    assert address.SOCKET_NAME in FILES
-    assert f"{address.SOCKET_NAME}.lock" in FILES
+    assert f"$SUPERFLUID_HOME/{address.SOCKET_NAME}" in FILES
+    assert f"$SUPERFLUID_HOME/{address.SOCKET_NAME}.lock" in FILES
     assert f"{address.SESSIONS_NAME}/*{TEMPORARY_SUFFIX}" in FILES
     assert "wal.log.torn-*" in (ROOT / "README.md").read_text()
 
