@@ -9,7 +9,10 @@ from superfluid_protocol.types import EventBody, GenParams, PurgeMode, RebaseEdi
 
 @variant(0)
 class Created(EventBody):
-    """First event of a session that was not forked. ``parent`` names a session it came from, of which it shares nothing (that is ``Forked``)."""
+    """First event of a session that was not forked.
+
+    ``parent`` names a session it came from, of which it shares nothing (that is ``Forked``).
+    """
 
     parent: U64 | None
     params: GenParams

@@ -4,13 +4,9 @@ The generated code lets Python refuse: a number out of range raises ValueError o
 TypeError or AttributeError. ``encode`` turns these into an ``EncodeError`` that names the place.
 """
 
-from typing import Final, NoReturn
-
-from superfluid_protocol.errors import EncodeError
 from superfluid_protocol.floats import write_f32, write_f64
-from superfluid_protocol.generate import Body, Generator
+from superfluid_protocol.generate import Body
 from superfluid_protocol.schema import (
-    MAX_DEPTH,
     BoolType,
     BytesType,
     FloatType,
@@ -26,8 +22,7 @@ from superfluid_protocol.schema import (
     fields,
 )
 from superfluid_protocol.varint import U64_MAX, write_span, write_varint, write_zigzag
-
-_PARAMETERS: Final = "out, value, depth"
+from superfluid_protocol.writer import ValueWriter
 
 
 def varint(value: int) -> bytes:
@@ -37,22 +32,15 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _refuse() -> NoReturn:
-    raise TypeError
-
-
-def _too_deep() -> NoReturn:
-    raise EncodeError(f"nested deeper than {MAX_DEPTH} levels")
-
-
-class Writer(Generator):
+class Writer(ValueWriter):
     """Generates the functions that write postcard bytes."""
+
+    arguments = "out, value"
+    result = ""
 
     def __init__(self) -> None:
         super().__init__(
             {
-                "refuse": _refuse,
-                "too_deep": _too_deep,
                 "write_f32": write_f32,
                 "write_f64": write_f64,
                 "write_span": write_span,
@@ -62,10 +50,10 @@ class Writer(Generator):
         )
 
     def product(self, name: str, cls: type, index: int | None) -> Body:
-        body = Body(name, _PARAMETERS)
+        body = self.body(name)
         if index is None:
             # A variant comes here through its class; a struct's class is not checked by anything else.
-            self._only(body, "value", self.bind(f"{name}_class", cls))
+            self.only(body, "value", self.bind(f"{name}_class", cls))
         elif index < 0x80:
             body(f"out.append({index})")
         else:
@@ -73,31 +61,11 @@ class Writer(Generator):
         for field in fields(cls):
             local = body.fresh()
             body(f"{local} = value.{field.name}")
-            self._write(body, field.type, local)
+            self.write(body, field.type, local)
         body("return")
         return body
 
-    def dispatch(self, name: str, node: SumType, table: str, *, recursive: bool) -> Body:
-        body = Body(name, _PARAMETERS)
-        body(f"variant = {table}.get(type(value))")
-        with body.under("if variant is None"):
-            body("refuse()")
-        if recursive:
-            with body.under(f"if depth >= {MAX_DEPTH}"):
-                body("too_deep()")
-        body(f"variant(out, value, {'depth + 1' if recursive else 'depth'})")
-        return body
-
-    def other(self, name: str, node: WireType) -> Body:
-        body = Body(name, _PARAMETERS)
-        self._write(body, node, "value")
-        body("return")
-        return body
-
-    def key(self, cls: type, index: int) -> object:
-        return cls
-
-    def _write(self, body: Body, node: WireType, value: str) -> None:  # noqa: C901
+    def write(self, body: Body, node: WireType, value: str) -> None:  # noqa: C901
         match node:
             case IntType():
                 self._int(body, node, value)
@@ -116,7 +84,7 @@ class Writer(Generator):
                 self._length(body, encoded)
                 body(f"out += {encoded}")
             case BytesType(size):
-                self._only(body, value, "bytes")
+                self.only(body, value, "bytes")
                 if size is None:
                     self._length(body, value)
                 else:
@@ -128,37 +96,32 @@ class Writer(Generator):
                     body("out.append(0)")
                 with body.under("else"):
                     body("out.append(1)")
-                    self._write(body, item, value)
+                    self.write(body, item, value)
             case VecType(IntType(bits=32, signed=False)):
-                self._only(body, value, "tuple")
+                self.only(body, value, "tuple")
                 with body.under(f"if {value}"):
                     body(f"write_span(out, {value})")
                 with body.under("else"):
                     body("out.append(0)")
             case VecType(item):
-                self._only(body, value, "tuple")
+                self.only(body, value, "tuple")
                 self._length(body, value)
                 local = body.fresh()
                 with body.under(f"for {local} in {value}"):
-                    self._write(body, item, local)
+                    self.write(body, item, local)
             case TupleType(items):
-                self._only(body, value, "tuple")
+                self.only(body, value, "tuple")
                 parts = [body.fresh() for _ in items]
                 body(f"[{', '.join(parts)}] = {value}")
                 for part, item in zip(parts, items, strict=True):
-                    self._write(body, item, part)
+                    self.write(body, item, part)
             case StructType() | SumType():
                 body(f"{self.call(node)}(out, {value}, depth)")
             case UnitSumType(cls):
-                self._only(body, value, self.bind(f"class_{cls.__name__}", cls))
+                self.only(body, value, self.bind(f"class_{cls.__name__}", cls))
                 body(f"write_varint(out, {value}.value, 4294967295)")
             case _:
                 raise TypeError(f"no writer for {node}")
-
-    def _only(self, body: Body, value: str, cls: str) -> None:
-        """Refuse another class. A list in a tuple's place, say, would not come back equal."""
-        with body.under(f"if type({value}) is not {cls}"):
-            body("refuse()")
 
     def _int(self, body: Body, node: IntType, value: str) -> None:
         if node.bits == 8:

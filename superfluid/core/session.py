@@ -25,8 +25,7 @@ from superfluid.core.record import Record
 from superfluid.core.state import Session, State
 from superfluid.core.turn import Phase, Position
 from superfluid_protocol import EventBody, GenParams, event
-
-ROLES = (0, 1, 2, 3)
+from superfluid_protocol.numbers import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +101,17 @@ def message(
     return Decision(session=session_id, bodies=(event.Message(role=role, text=text, span=span),))
 
 
-def check_role(role: int) -> None:
-    """Refuse a role that the protocol does not know."""
-    if role not in ROLES:
-        raise BadRequest(f"role {role} is unknown; 0 is system, 1 user, 2 assistant, 3 tool")
+def check_role(number: int) -> Role:
+    """The role with this number.
+
+    Raises:
+        BadRequest: The protocol knows none.
+    """
+    try:
+        return Role(number)
+    except ValueError:
+        known = ", ".join(f"{role.value} {role.name.lower()}" for role in Role)
+        raise BadRequest(f"role {number} is unknown; the roles are {known}") from None
 
 
 def open_turn(
