@@ -220,11 +220,6 @@ class ChatCodec:
         segments = join(self._closing_segments(context), opening)
         return self._ids(self._without_written_end(segments, context), context)
 
-    def closing(self, context: Context) -> list[int]:
-        """Return the ids that the last reply lacks to be a whole turn (``message`` begins with them)."""
-        segments = self._without_written_end(self._closing_segments(context), context)
-        return self._encoder.encode(segments, after=context.last_token)
-
     def _ids(self, segments: Sequence[Segment], context: Context) -> list[int]:
         ids = self._encoder.encode(segments, after=context.last_token)
         return begin(self._vocabulary, ids) if context.empty else ids

@@ -21,13 +21,3 @@ def check_text(text: str) -> str:
             "it is not Unicode text and was refused (was a string cut inside an emoji?)"
         ) from None
     return text
-
-
-def title_preview(text: str, limit: int) -> str:
-    """Return *text* on one line, of at most *limit* code points; an ellipsis stands for what was cut.
-
-    Args:
-        limit: at least 1, in code points: cutting bytes or UTF-16 units could leave half a character.
-    """
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"

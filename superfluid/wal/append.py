@@ -40,7 +40,6 @@ class Appender:
         self.path: Final = path
         self.epoch: Final = 1 + max(found.at.epoch, mark.latest.epoch if mark.latest is not None else 0)
         self.frozen: str | None = None
-        self.commits = 0
         self.refused = 0
         self._mark: Final = mark
         self._log_id: Final = found.head.log_id
@@ -79,8 +78,6 @@ class Appender:
         except OSError as error:
             # Without its witness the frame must not be acknowledged: damage to it would pass for a torn tail.
             raise self._unknown("writing the mark", error) from error
-        if kind is Kind.DATA:
-            self.commits += 1
 
     def own_the_mark(self, *, known: bool) -> None:
         """Have a mark that vouches for this log's end, before the first frame goes behind it.

@@ -61,12 +61,9 @@ class LogStatistics:
     """Counts since the log was opened; sizes in bytes, durations in seconds."""
 
     end: int
-    commits: int
     refused: int
-    fsyncs: int
     slow_fsyncs: int
     fsync_seconds: float
-    longest_fsync_seconds: float
 
 
 class Log:
@@ -158,12 +155,9 @@ class Log:
         appender, syncer = self._appender, self._appender.syncer
         return LogStatistics(
             end=appender.end,
-            commits=appender.commits,
             refused=appender.refused,
-            fsyncs=syncer.count,
             slow_fsyncs=syncer.slow,
             fsync_seconds=syncer.seconds,
-            longest_fsync_seconds=syncer.longest_seconds,
         )
 
     def begin(self) -> None:

@@ -26,10 +26,8 @@ class Syncer:
         self._files = files
         self._monotonic = monotonic
         self._on_slow = on_slow
-        self.count = 0
         self.slow = 0
         self.seconds = 0.0
-        self.longest_seconds = 0.0
 
     def now(self) -> float:
         """Seconds by the clock that measures."""
@@ -44,9 +42,7 @@ class Syncer:
         begin = self._monotonic()
         self._files.fsync(fd)
         seconds = self._monotonic() - begin
-        self.count += 1
         self.seconds += seconds
-        self.longest_seconds = max(self.longest_seconds, seconds)
         if seconds >= SLOW_FSYNC_SECONDS:
             self.slow += 1
             if self._on_slow is not None:

@@ -61,6 +61,12 @@ class Stream:
         return readable(self.vocabulary, self.ids if ids is None else ids)
 
 
+def lacking(codec, context):
+    """The ids that the last reply lacks to be a whole turn; the span of the next message begins with their text."""
+    segments = codec._without_written_end(codec._closing_segments(context), context)
+    return codec._encoder.encode(segments, after=context.last_token)
+
+
 def readable(vocabulary, ids):
     parts = [b""]
     for token in ids:

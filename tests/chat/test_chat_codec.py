@@ -15,7 +15,7 @@ from chat_models import (
     phi,
     reasoning,
 )  # fmt: skip
-from chat_stream import NOW, A, S, Stream, T, U, full_render, readable
+from chat_stream import NOW, A, S, Stream, T, U, full_render, lacking, readable
 from fake_vocabulary import FakeVocabulary
 
 from superfluid.chat.codec import ChatCodec, ReplyEnd
@@ -282,7 +282,7 @@ def after_reply(vocabulary, text, end, question="hi"):
 
 
 @pytest.mark.parametrize(
-    ("end", "lacking"),
+    ("end", "missing"),
     [
         (None, CLOSED),
         ("<|im_end|>", ["\n"]),
@@ -290,12 +290,12 @@ def after_reply(vocabulary, text, end, question="hi"):
     ],
     ids=["cut", "ended", "ended-by-another-token"],
 )
-def test_the_next_turn_begins_with_what_the_reply_lacks(end, lacking):
+def test_the_next_turn_begins_with_what_the_reply_lacks(end, missing):
     stream = after_reply(chatml(), "ok", end)
 
-    assert readable(stream.vocabulary, stream.codec.closing(stream.context)) == lacking
+    assert readable(stream.vocabulary, lacking(stream.codec, stream.context)) == missing
     span = readable(stream.vocabulary, stream.message(U, "yo"))
-    assert "".join(span) == "".join(lacking + NEXT)
+    assert "".join(span) == "".join(missing + NEXT)
 
 
 def test_a_reply_cut_before_its_first_token_is_closed_too():
@@ -307,7 +307,7 @@ def test_a_reply_cut_before_its_first_token_is_closed_too():
 def test_a_whole_assistant_message_lacks_nothing():
     stream = send(Stream(chatml()), [(U, "hi"), (A, "ok")])
 
-    assert stream.codec.closing(stream.context) == []
+    assert lacking(stream.codec, stream.context) == []
     assert readable(stream.vocabulary, stream.message(U, "yo")) == NEXT
 
 
@@ -317,13 +317,13 @@ def test_generated_and_appended_turns_make_the_same_stream():
     stream.message(U, "yo")
     stream.reply("bye", "<|im_end|>")
 
-    assert stream.ids + stream.codec.closing(stream.context) == full_render(stream.vocabulary, CHATML, turns)
+    assert stream.ids + lacking(stream.codec, stream.context) == full_render(stream.vocabulary, CHATML, turns)
 
 
 def test_a_second_end_that_the_template_writes_closes_the_turn_as_well():
     stream = after_reply(llama3(), "call", "<|eom_id|>")
 
-    assert stream.codec.closing(stream.context) == []
+    assert lacking(stream.codec, stream.context) == []
     assert readable(stream.vocabulary, stream.message(U, "yo"))[0] == "<|start_header_id|>"
 
 
@@ -361,7 +361,7 @@ def test_an_end_that_is_printed_with_the_following_turn_is_not_doubled():
 def test_a_scaffold_without_any_marker_follows_whole():
     stream = after_reply(chatml(PLAIN_TEXT), "ok", "<|im_end|>")
 
-    assert readable(stream.vocabulary, stream.codec.closing(stream.context)) == ["\n\n"]
+    assert readable(stream.vocabulary, lacking(stream.codec, stream.context)) == ["\n\n"]
     assert readable(stream.vocabulary, stream.message(U, "<|im_end|>")) == ["\n\n### user:\n<|im_end|>\n\n"]
 
 

@@ -16,7 +16,7 @@ from chat_models import (
     phi,
     reasoning,
 )  # fmt: skip
-from chat_stream import A, S, Stream, T, U, full_render, readable
+from chat_stream import A, S, Stream, T, U, full_render, lacking, readable
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,7 +103,7 @@ def test_replies_that_end_and_go_on_make_the_conversation_of_the_template(name, 
             data.draw(st.sampled_from([end, None])),
         )
 
-    ids = stream.ids + stream.codec.closing(stream.context)
+    ids = stream.ids + lacking(stream.codec, stream.context)
     expected = full_render(stream.vocabulary, source, stream.turns)
     # The reply's own tokens are the model's; what stands in the stream is compared as text and markers.
     assert readable_runs(stream.vocabulary, ids) == readable_runs(stream.vocabulary, expected)

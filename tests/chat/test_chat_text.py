@@ -1,7 +1,7 @@
 import pytest
 
 from superfluid.chat.roles import Role, check_role, template_name
-from superfluid.chat.text import check_text, title_preview
+from superfluid.chat.text import check_text
 from superfluid.core.errors import BadRequest
 
 
@@ -17,22 +17,6 @@ def test_a_lone_surrogate_is_refused_without_quoting_the_text(text):
 
     assert "secret" not in str(caught.value)
     str(caught.value).encode()
-
-
-@pytest.mark.parametrize(
-    ("text", "limit", "expected"),
-    [
-        ("short", 5, "short"),
-        ("longer", 5, "long…"),
-        ("two\n\twords ", 20, "two words"),
-        ("\U0001f600\U0001f601\U0001f602", 2, "\U0001f600…"),
-        ("ab cd", 4, "ab…"),
-        ("", 1, ""),
-        ("xy", 1, "…"),
-    ],
-)
-def test_a_preview_is_one_line_cut_at_a_code_point(text, limit, expected):
-    assert title_preview(text, limit) == expected
 
 
 def test_roles_have_the_numbers_of_the_wire_and_the_names_of_templates():

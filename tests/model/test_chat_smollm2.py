@@ -87,7 +87,11 @@ def test_a_conversation_has_the_ids_of_its_whole_text(vocabulary, codec, content
 def test_a_reply_is_closed_by_what_it_lacks(vocabulary, codec, reply, end, closing):
     ids = vocabulary.tokenize("Once upon") + ([] if end is None else [vocabulary.special_tokens[end]])
 
-    assert codec.closing(context(ids, Role.ASSISTANT, reply)) == whole(vocabulary, closing)
+    state = context(ids, Role.ASSISTANT, reply)
+    segments = codec._without_written_end(codec._closing_segments(state), state)
+    missing = codec._encoder.encode(segments, after=state.last_token)
+
+    assert missing == whole(vocabulary, closing)
 
 
 def test_marker_shaped_content_is_ordinary_text(vocabulary, codec):

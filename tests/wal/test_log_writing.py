@@ -147,7 +147,7 @@ def test_a_slow_fsync_is_counted_and_told(tmp_path):
 
     after = log.statistics()
     assert after.slow_fsyncs == before.slow_fsyncs + 1
-    assert after.longest_fsync_seconds == 2.0
+    assert after.fsync_seconds == before.fsync_seconds + 2.0
     assert told[-1] == 2.0
     log.close()
 
@@ -159,9 +159,9 @@ def test_statistics_count(tmp_path):
 
     counts = log.statistics()
 
-    assert (counts.commits, counts.refused, counts.slow_fsyncs) == (2, 0, 0)
+    assert (counts.refused, counts.slow_fsyncs) == (0, 0)
+    assert counts.fsync_seconds > 0
     assert counts.end == log.end == (tmp_path / "s" / "wal.log").stat().st_size
-    assert counts.fsyncs >= 4
     log.close()
 
 
