@@ -87,6 +87,7 @@ _KINDS: Final[tuple[tuple[re.Pattern[str], type[SuperfluidError]], ...]] = tuple
         (r"session \d+ is being appended to from elsewhere", Conflict),
         (r"session \d+ fills the context ", ContextFull),
         (r"session \d+ (?:holds|would put) \d+ tokens .*\bcontext\b", ContextFull),
+        (r"a prompt of \d+ tokens .*\bcontext\b", ContextFull),
         (r"\w+ is not supported yet ", NotSupported),
         (r"inspecting session \d+ is not supported: ", NotSupported),
         (r"the model's (?:file has no chat template|chat template cannot be used): ", NotSupported),
