@@ -1,16 +1,13 @@
 import pytest
 
 from tests.daemon import daemons
-from tests.tiny_gguf import write_tiny_gguf
 
 
 @pytest.fixture(scope="session")
-def daemon(tmp_path_factory):
+def daemon(tmp_path_factory, endless_model):
     """One daemon for all tests here; each talks in sessions of its own."""
-    folder = tmp_path_factory.mktemp("api")
-    model = write_tiny_gguf(folder / "tiny-endless.gguf", endless=True)
     with daemons() as make:
-        yield make(folder / "home", model, context=2048).start().ready()
+        yield make(tmp_path_factory.mktemp("api"), endless_model, context=2048).start().ready()
 
 
 @pytest.fixture

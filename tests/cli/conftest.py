@@ -8,7 +8,6 @@ import pytest
 from superfluid_client import Client, sampling
 from tests.cli.terminal import Terminal
 from tests.daemon import Daemon, daemons
-from tests.tiny_gguf import write_tiny_gguf
 
 GREEDY = sampling(temperature=0, seed=1)
 
@@ -17,36 +16,34 @@ TITLE = "a [bold]title[/] \x1b[31mwith\x07 tricks\n"
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose greedy reply only a limit ends."""
-    return write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf", endless=True)
-
-
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Path]:
+def served(tmp_path_factory: pytest.TempPathFactory, endless_model: Path) -> Iterator[Path]:
     """The home of a daemon with a few sessions, which the tests leave as they are."""
     home = tmp_path_factory.mktemp("served")
     with daemons() as make:
-        make(home, model, socket_path=home / "superfluid.sock", context=2048).start().ready()
+        make(home, endless_model, socket_path=home / "superfluid.sock", context=2048).start().ready()
         tell(home)
         yield home
 
 
 @pytest.fixture(scope="session")
-def left(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+def left(tmp_path_factory: pytest.TempPathFactory, endless_model: Path) -> Path:
     """The home of a daemon that was killed, with the same sessions; no test may change it."""
     home = tmp_path_factory.mktemp("left")
     with daemons() as make:
-        make(home, model, socket_path=home / "superfluid.sock").start().ready()
+        make(home, endless_model, socket_path=home / "superfluid.sock").start().ready()
         tell(home)
     return home
 
 
 @pytest.fixture
-def own(tmp_path: Path, model: Path) -> Iterator[Daemon]:
+def own(tmp_path: Path, endless_model: Path) -> Iterator[Daemon]:
     """A daemon that a test may change or kill. Its home is ``own.sessions.parent``."""
     with daemons() as make:
-        yield make(tmp_path, model, socket_path=tmp_path / "superfluid.sock", context=2048).start().ready()
+        yield (
+            make(tmp_path, endless_model, socket_path=tmp_path / "superfluid.sock", context=2048)
+            .start()
+            .ready()
+        )
 
 
 @pytest.fixture

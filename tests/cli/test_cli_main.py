@@ -139,9 +139,9 @@ def test_without_the_engine_help_and_sessions_work(left: Path):
         assert done.stdout
 
 
-def test_without_the_engine_serve_says_what_is_missing(tmp_path: Path, model: Path):
+def test_without_the_engine_serve_says_what_is_missing(tmp_path: Path, endless_model: Path):
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ENGINE, "serve", str(model)],
+        [sys.executable, "-c", WITHOUT_ENGINE, "serve", str(endless_model)],
         env=environment(tmp_path),
         capture_output=True,
         text=True,

@@ -27,7 +27,6 @@ from superfluid_client import (
 )
 from superfluid_protocol import event, request
 from tests.daemon import Daemon, daemons
-from tests.tiny_gguf import write_tiny_gguf
 
 pytestmark = pytest.mark.slow
 
@@ -38,24 +37,18 @@ Connect = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose greedy reply only a limit ends."""
-    return write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf", endless=True)
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Daemon]:
+def shared(tmp_path_factory: pytest.TempPathFactory, endless_model: Path) -> Iterator[Daemon]:
     """One daemon for the tests that leave it as it was."""
     home = tmp_path_factory.mktemp("home")
     with daemons() as make:
-        yield make(home, model, socket_path=home / "superfluid.sock", context=2048).start().ready()
+        yield make(home, endless_model, socket_path=home / "superfluid.sock", context=2048).start().ready()
 
 
 @pytest.fixture
-def own(tmp_path: Path, model: Path) -> Iterator[Daemon]:
+def own(tmp_path: Path, endless_model: Path) -> Iterator[Daemon]:
     """A daemon that a test may kill."""
     with daemons() as make:
-        yield make(tmp_path, model, context=2048).start().ready()
+        yield make(tmp_path, endless_model, context=2048).start().ready()
 
 
 async def test_a_conversation(shared: Daemon, connect: Connect):

@@ -11,7 +11,6 @@ import pytest
 
 from tests.daemon import daemons
 from tests.gates.repository import ROOT, tracked
-from tests.tiny_gguf import write_tiny_gguf
 
 pytestmark = pytest.mark.slow
 
@@ -22,14 +21,13 @@ def programs(path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory, endless_model: Path) -> Iterator[Path]:
     """A user's home with a running daemon in its usual place."""
     home = tmp_path_factory.mktemp("home")
-    model = write_tiny_gguf(home / "tiny.gguf", endless=True)
     place = home / ".superfluid"
     with daemons() as make:
         place.mkdir()
-        make(place, model, socket_path=place / "superfluid.sock", context=2048).start().ready()
+        make(place, endless_model, socket_path=place / "superfluid.sock", context=2048).start().ready()
         yield home
 
 

@@ -1,22 +1,8 @@
 import pytest
 
 from tests.daemon import daemons
-from tests.tiny_gguf import write_tiny_gguf
 
 CONTEXT = 16_384
-
-
-@pytest.fixture(scope="session")
-def endless_model(tmp_path_factory):
-    """A model whose greedy reply only a limit ends."""
-    return write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny-endless.gguf", endless=True)
-
-
-@pytest.fixture
-def make_daemon():
-    """Make daemons; they are gone after the test."""
-    with daemons() as make:
-        yield make
 
 
 @pytest.fixture(scope="session")

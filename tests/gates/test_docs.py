@@ -306,7 +306,15 @@ def test_a_number_is_the_one_in_the_code(name, sentence):
 def test_what_is_read_off_the_code_is_current():
     render = runpy.run_path(str(ROOT / "docs" / "generate.py"))["render"]
 
-    assert document("limits.md") == render()
+    assert document("limits.md") == render(), "run: python docs/generate.py"
+
+
+def test_every_limit_is_in_the_table():
+    names = [name for name, value in vars(limits).items() if name.isupper() and name not in ("KIB", "MIB")]
+    told = {row[0].strip("`") for row in rows(document("limits.md"))}
+
+    assert len(names) > 20
+    assert set(names) - told == set()
 
 
 def test_every_module_named_in_the_documents_exists():

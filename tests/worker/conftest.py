@@ -17,12 +17,6 @@ def tiny_window_model(tmp_path_factory):
     return write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny-gemma3.gguf", architecture="gemma3")
 
 
-@pytest.fixture(scope="session")
-def endless_model(tmp_path_factory):
-    """Plain attention, and a greedy reply that only a limit ends."""
-    return write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny-endless.gguf", endless=True)
-
-
 @pytest.fixture(params=["tiny_model", "tiny_window_model"])
 def any_model(request):
     return request.getfixturevalue(request.param)
