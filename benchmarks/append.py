@@ -3,12 +3,13 @@
 import os
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.daemon import Running
 from benchmarks.load import Caller, append_storm
-from superfluid_protocol import request
+from superfluid_protocol import Request, request
 
 CLIENTS = 64
 EACH = 1000
@@ -28,20 +29,41 @@ class Latency:
         return 1.5 * self.bare + 300
 
 
-def throughput(daemon: Running, *, rounds: int, each: int = EACH) -> tuple[list[float], float]:
-    """Appends a second of each round, and the daemon's own CPU time for one append, in microseconds."""
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Appends a second of each round, and the daemon's own CPU time for one of them, in microseconds."""
+
+    rates: list[float]
+    cpu_us: float
+
+
+def throughput(
+    daemon: Running, make: Callable[[int], Request], *, rounds: int, each: int = EACH
+) -> Throughput:
+    """Many clients at once."""
     before = daemon.cpu_seconds()
-    rates = [append_storm(daemon.socket, clients=CLIENTS, each=each, text=TEXT) for _ in range(rounds)]
-    return rates, (daemon.cpu_seconds() - before) / (rounds * CLIENTS * each) * 1e6
+    rates = [append_storm(daemon.socket, clients=CLIENTS, each=each, make=make) for _ in range(rounds)]
+    used = daemon.cpu_seconds() - before
+    return Throughput(rates=rates, cpu_us=used / (rounds * CLIENTS * each) * 1e6)
 
 
-def latency(daemon: Running, *, samples: int = 500) -> Latency:
+def message(session: int) -> Request:
+    """A chat message, which the daemon tokenises."""
+    return request.AppendMessage(session=session, role=1, text=TEXT)
+
+
+def ids(session: int) -> Request:
+    """The same, tokenised by the client."""
+    return request.Append(session=session, text=TEXT, span=tuple(range(1000, 1014)))
+
+
+def latency(daemon: Running, make: Callable[[int], Request], *, samples: int = 500) -> Latency:
     """One client alone: an append, then a bare write and fsync of as many bytes as it put into the log, in turns."""
     caller = Caller(daemon.socket)
-    message = request.AppendMessage(session=caller.create(), role=1, text=TEXT)
+    one = make(caller.create())
     log = daemon.home / "sessions" / "wal.log"
     before = log.stat().st_size
-    caller.call(message)
+    caller.call(one)
     size = log.stat().st_size - before
     appends, bares = [], []
     with _bare_file(daemon.home / "bare") as fd:
@@ -49,7 +71,7 @@ def latency(daemon: Running, *, samples: int = 500) -> Latency:
         block = os.urandom(size)
         for _ in range(samples):
             began = time.perf_counter()
-            caller.call(message)
+            caller.call(one)
             middle = time.perf_counter()
             os.pwrite(fd, block, offset)
             os.fsync(fd)

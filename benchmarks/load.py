@@ -4,6 +4,7 @@ import selectors
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,13 +65,16 @@ class _Client:
     received: bytearray = field(default_factory=bytearray)
 
 
-def append_storm(path: Path, *, clients: int, each: int, text: str) -> float:
-    """Many clients, each appending message after message to a session of its own. Returns appends a second."""
+def append_storm(path: Path, *, clients: int, each: int, make: Callable[[int], Request]) -> float:
+    """Many clients, each appending again and again to a session of its own. Returns appends a second.
+
+    Args:
+        make: The append for a session.
+    """
     callers = [Caller(path) for _ in range(clients)]
     selector = selectors.DefaultSelector()
     for caller in callers:
-        message = request.AppendMessage(session=caller.create(), role=1, text=text)
-        client = _Client(caller.sock, frame(message), each)
+        client = _Client(caller.sock, frame(make(caller.create())), each)
         caller.sock.setblocking(False)  # noqa: FBT003 - the socket's own API
         selector.register(caller.sock, selectors.EVENT_READ, client)
     began = time.perf_counter()
