@@ -90,8 +90,8 @@ class Generations:
             tokens = session.tokens + sum(len(getattr(body, "span", ())) for body in decision.bodies)
             if tokens >= n_ctx:
                 raise ContextFull(
-                    f"session {session_id} fills the context of {n_ctx} tokens: with what opens the reply it has {tokens}; "
-                    "trim it, or serve with a larger --max-context"
+                    f"session {session_id} fills the context of {n_ctx} tokens: with what opens the reply it has "
+                    f"{tokens}; trim it, or serve with a larger --max-context"
                 )
             # From here on nothing else may extend the session, so it is marked in the same breath as it is decided.
             self._store.busy.add(session_id)
