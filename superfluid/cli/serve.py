@@ -1,6 +1,7 @@
 """`superfluid serve`: check early, run the daemon, say in a few lines how to use it."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -117,17 +118,20 @@ def serve(
 
 
 def _run(config: ServeConfig, log_filter: str) -> None:
+    # The engine first: what else is missing without it (numpy) would hide the one sentence that says what to do.
+    from superfluid.worker.llama.model import check_file
+    from superfluid.worker.llama.models import find_model
+
+    path = find_model(config.model)
+    check_file(path)
+
     import trio
 
     from superfluid.app.serve import Daemon
     from superfluid.observe import logs
     from superfluid.observe.outlet import Outlet
-    from superfluid.worker.llama.model import check_file
-    from superfluid.worker.llama.models import find_model
 
     log_lines = logs.configure(log_filter)
-    path = find_model(config.model)
-    check_file(path)
     # None when the daemon was started with standard output closed.
     output = Outlet(sys.stdout.fileno()) if sys.stdout is not None else None
 
@@ -144,16 +148,22 @@ def _run(config: ServeConfig, log_filter: str) -> None:
 
 
 def _greeting(model: str, socket: Path) -> str:
-    """A few lines for the person who started it."""
-    custom = socket != address.default_socket(os.environ)
-    option = f" --socket {socket}" if custom else ""
+    """A few lines for the person who started it, to be pasted into another terminal.
+
+    That one knows nothing of this one's environment, so a socket that is not everybody's default is named.
+    """
+    elsewhere = {name: value for name, value in os.environ.items() if name != "SUPERFLUID_HOME"}
+    custom = socket != address.default_socket(elsewhere)
+    option = f" --socket {shlex.quote(str(socket))}" if custom else ""
+    python = (
+        f"from superfluid_client import Client; c = Client.connect({repr(str(socket)) if custom else ''}); "
+        's = c.create_session(); s.user("Hello!"); print(s.generate(64).text)'
+    )
     lines = (
         f"superfluid serves {model} on {socket}",
         "Try, in another terminal:",
         f"  superfluid chat{option}",
         f"  superfluid session list{option}",
-        "  python -c 'from superfluid_client import Client; c = Client.connect("
-        + (repr(str(socket)) if custom else "")
-        + '); s = c.create_session(); s.user("Hello!"); print(s.generate(64).text)\'',
+        f"  python -c {shlex.quote(python)}",
     )
     return "\n".join(lines) + "\n"

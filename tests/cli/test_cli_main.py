@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 WITHOUT_ENGINE = """
 import sys
 sys.modules["llama_cpp"] = None
+sys.modules["numpy"] = None  # comes with it
 from superfluid.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
