@@ -88,10 +88,9 @@ class Store:
         self._refusing: type[SuperfluidError] | None = None
 
     def new_id(self) -> int:
-        """Take the next session id. An id whose command is refused is not used again."""
-        taken = max(self._next_id, self.state.next_session)
-        self._next_id = taken + 1
-        return taken
+        """The id for a session that a decision is about to begin. It is taken when the decision stands: what is refused
+        uses up none, and what could not be written does, since it may be on disk."""
+        return max(self._next_id, self.state.next_session)
 
     async def submit(
         self, session: int | None, decide: Decide, *, request_id: str | None = None
@@ -204,6 +203,8 @@ class Store:
         """Decide one command, and encode it if that is quick; False when it is answered already."""
         try:
             decision = pending.decide(self.state)
+            if decision.first_event is not None:
+                self._next_id = decision.session + 1
             records = stamp(self.state, decision, epoch=self.log.epoch, now_ms=now)
             if not records:
                 _answer(pending, outcome.Value(()))

@@ -116,6 +116,14 @@ def test_a_fork_in_the_middle_of_a_reply_goes_on_with_it(client):
     assert reply_ids(client.events(fork)) == reply_ids(events)
 
 
+def test_a_refused_session_uses_up_no_id(client):
+    first = client.create(GREEDY)
+    client.call(request.Fork(session=first, at_event=99, params=None))
+    client.call(request.Create(parent=10**9, params=GREEDY))
+
+    assert client.create(GREEDY) == first + 1
+
+
 def test_trim_keeps_the_events_before_and_the_session_itself(client):
     session = client.create(GREEDY)
     client.user(session, "one")

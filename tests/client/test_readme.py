@@ -52,7 +52,7 @@ def test_the_readme_shows_a_conversation_and_the_frames_below_it(home: Path):
     said = run(conversation, home)
     listed = run(by_hand, home)
 
-    assert re.search(r" [1-9]\d* tokens came from the cache$", said.rstrip("\n"))
+    assert re.search(r"\([1-9]\d* tokens came from the cache\)$", said.rstrip("\n"))
     assert listed.startswith("SessionList(sessions=(SessionSummary(id=1, ")
     assert "id=2, parent=1" in listed
 
