@@ -9,16 +9,16 @@ from superfluid.cli.serve import _greeting
 
 
 @pytest.mark.parametrize(
-    "socket", ["/home/u/.superfluid/superfluid.sock", "/tmp/a b/it's.sock", "/srv/sf/superfluid.sock"]
+    "socket", ["/people/u/.superfluid/superfluid.sock", "/tmp/a b/it's.sock", "/srv/sf/superfluid.sock"]
 )
 def test_the_hints_are_whole_commands_that_name_the_socket(monkeypatch, socket: str):
-    monkeypatch.setenv("HOME", "/home/u")
+    monkeypatch.setenv("HOME", "/people/u")
     monkeypatch.setenv("SUPERFLUID_HOME", "/srv/sf")
 
     lines = _greeting("smollm2", Path(socket)).splitlines()
     chat, sessions, python = (shlex.split(line) for line in lines[2:])
 
-    default = socket == "/home/u/.superfluid/superfluid.sock"
+    default = socket == "/people/u/.superfluid/superfluid.sock"
     option = [] if default else ["--socket", socket]
     assert chat == ["superfluid", "chat", *option]
     assert sessions == ["superfluid", "session", "list", *option]
