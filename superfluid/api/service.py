@@ -10,15 +10,13 @@ from typing import Any, Final
 from superfluid.api.generate import Generations
 from superfluid.api.input import append_message, append_raw
 from superfluid.chat.text import check_text
+from superfluid.core import frame, view
 from superfluid.core import session as decide
-from superfluid.core import view
 from superfluid.core.errors import NotSupported
 from superfluid.core.record import Record
 from superfluid.sched.model import Model
 from superfluid.store.store import Store
 from superfluid_protocol import Request, Response, Tier, request, response, types
-
-WAL_VERSION: Final = 3
 
 Handler = Callable[["Service", Any], Awaitable[Response]]
 
@@ -119,7 +117,7 @@ class Service:
             inspection=view.inspection(
                 self.store.state,
                 req.session,
-                wal_version=WAL_VERSION,
+                wal_version=frame.VERSION,
                 store_id=self.store.log.store_id,
                 tier=tier,
             )

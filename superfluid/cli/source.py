@@ -121,14 +121,16 @@ class LogSource:
 
     def inspect(self, session_id: int) -> Inspection:
         """As `Source`. The log does not say whose KV is in a pool, and the reader not which store this is."""
-        from dataclasses import replace
+        from superfluid.core import frame, view
 
-        from superfluid.core import view
-
-        found = view.inspection(
-            self._state, session_id, wal_version=3, store_id=bytes(16), tier=types.Cold(), room=sys.maxsize
+        return view.inspection(
+            self._state,
+            session_id,
+            wal_version=frame.VERSION,
+            store_id=None,
+            tier=types.Cold(),
+            room=sys.maxsize,
         )
-        return replace(found, store_id=None)
 
     def check(self) -> None:
         """As `Source`.

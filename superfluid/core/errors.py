@@ -130,10 +130,6 @@ class LogReadOnly(LostError):
     """The log takes no writes now; the text says since when and why."""
 
 
-class Cancelled(LostError):
-    """The work was cancelled on request."""
-
-
 class ShuttingDown(LostError):
     """The daemon is ending; the request was not carried out."""
 

@@ -59,6 +59,9 @@ from xxhash import xxh3_64_intdigest
 from superfluid.core.errors import LogCorrupt
 from superfluid.core.limits import COMPRESS_FROM_BYTES, MAX_PAYLOAD_BYTES, MAX_ZSTD_WINDOW_BYTES
 
+VERSION: Final = 3
+"""Of the format, as ``Inspection.wal_version`` tells it; the magic numbers carry it too."""
+
 HEAD_MAGIC: Final = b"SFLOG003"
 HEAD_COPY_BYTES: Final = 64
 HEAD_BYTES: Final = 2 * HEAD_COPY_BYTES

@@ -68,7 +68,13 @@ def read(state: State, session_id: int, cursor: int, *, room: int = REPLY_BYTES)
 
 
 def inspection(
-    state: State, session_id: int, *, wal_version: int, store_id: bytes, tier: Tier, room: int = REPLY_BYTES
+    state: State,
+    session_id: int,
+    *,
+    wal_version: int,
+    store_id: bytes | None,
+    tier: Tier,
+    room: int = REPLY_BYTES,
 ) -> Inspection:
     """Everything about one session. Where it does not fit one frame its last events are left out; `read` has them.
 

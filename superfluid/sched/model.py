@@ -68,11 +68,6 @@ class Model:
             self._settled.set()
         return self._text
 
-    @property
-    def text_nowait(self) -> Text | None:
-        """The text side if it is loaded."""
-        return self._text
-
     async def text(self) -> Text:
         """The text side; waits for it while it loads."""
         if self._text is None:

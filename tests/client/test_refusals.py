@@ -38,8 +38,8 @@ KIND_OF = {
     errors.InternalError: told.ServerFailed,
 }
 
-NEVER_SENT = {errors.Cancelled, errors.AlreadyServed, errors.LogCorrupt}
-"""These end a start or a task, and answer no request."""
+NEVER_SENT = {errors.AlreadyServed, errors.LogCorrupt}
+"""These end a start, and answer no request."""
 
 REQUEST_PATH = (
     "superfluid/core",
