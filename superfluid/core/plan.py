@@ -18,6 +18,13 @@ class MoveKind(IntEnum):
     """Make ``dst`` hold the first ``n`` positions of ``seq``; ``seq`` keeps its own."""
     CLEAR = 1
     """Forget ``seq``."""
+    SAVE = 2
+    """Export ``seq`` into the host-memory entry ``entry``; ``seq`` keeps its own. It has to hold exactly ``n`` positions:
+    otherwise there is no entry afterwards, as `Result.saved` says."""
+    LOAD = 3
+    """Make ``seq`` hold the first ``n`` positions of ``entry``, which stays. Fails like a COPY: ``seq`` is cleared."""
+    DROP = 4
+    """Forget ``entry``. One that is not there is ignored."""
 
 
 class JobState(IntEnum):
@@ -43,12 +50,16 @@ FINISHED: Final = frozenset(JobState) - {JobState.RUNNING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One sequence operation. ``dst`` and ``n`` matter to COPY only."""
+    """One sequence operation. ``dst`` matters to COPY only, ``entry`` to SAVE, LOAD and DROP.
+
+    Entries are numbered by the scheduler; a number is used once in a worker's life.
+    """
 
     kind: MoveKind
-    seq: int
+    seq: int = 0
     dst: int = 0
     n: int = 0
+    entry: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,10 @@ class Admit:
         limit: Most tokens to generate.
         temperature, top_p, min_p, top_k, seed: As in ``GenParams``. The draw for the token at stream position ``p`` is
             a function of (seed, p), where ``p`` counts the tokens before it.
+        exact: Every row of the job is computed with the model's exactness tactic: what comes of it does not depend on
+            what else runs.
+        draft: Tokens may be guessed from the job's own text and verified several at a time.
+        history: Packed ids of positions ``0 .. start - 1``, for `draft` to look in; empty without it.
     """
 
     job: int
@@ -73,6 +88,9 @@ class Admit:
     min_p: float
     top_k: int
     seed: int
+    exact: bool = False
+    draft: bool = False
+    history: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +135,8 @@ class Result:
         positions: (sequence, positions it really holds now) of every sequence that the plan touched.
         decode_steps: Calls of the engine that decoded; ``decode_rows`` tokens in them.
         interrupted: The plan ended early because of a cancel or an interrupt.
+        saved: (entry, positions, bytes) of every SAVE; no positions when it could not be made.
+        drafted, accepted: Tokens guessed, and those among them that were right.
     """
 
     plan_id: int
@@ -128,3 +148,6 @@ class Result:
     decode_rows: int = 0
     decode_us: int = 0
     interrupted: bool = False
+    saved: tuple[tuple[int, int, int], ...] = ()
+    drafted: int = 0
+    accepted: int = 0

@@ -96,6 +96,11 @@ class Engine:
             description=clip(model.description),
             library=clip(build()),
             threads=load.threads,
+            cuts=context.cuts,
+            settings=clip(
+                f"n_seq={context.n_seq} n_ctx={context.n_ctx} kv={load.kv_type} flash={load.flash_attn} "
+                f"exact_rows={load.exact_rows} library={build()}"
+            ),
         )
 
     @classmethod

@@ -27,7 +27,17 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from superfluid.core.errors import StartError
 from superfluid.core.plan import Plan
 from superfluid.worker import messages
-from superfluid.worker.messages import Cancel, Failed, Interrupt, Load, Progress, Shutdown, ToWorker
+from superfluid.worker.messages import (
+    Cancel,
+    Failed,
+    Fetch,
+    Interrupt,
+    Load,
+    Progress,
+    Seal,
+    Shutdown,
+    ToWorker,
+)
 
 if TYPE_CHECKING:
     from superfluid.worker.engine import Engine
@@ -74,7 +84,7 @@ class Inbox(threading.Thread):
     def __init__(self, link: Link) -> None:
         super().__init__(name="link", daemon=True)
         self._link = link
-        self.work: queue.SimpleQueue[Load | Plan | Shutdown] = queue.SimpleQueue()
+        self.work: queue.SimpleQueue[Load | Plan | Seal | Fetch | Shutdown] = queue.SimpleQueue()
         """At most one plan at a time: the daemon sends the next one after the result."""
         self.signals: Signals | None = None
         """Set by the main thread once there is an engine that could be signalled."""

@@ -5,8 +5,10 @@ it in the order of the dataclass. Both ends run the same build of this package, 
 comes in is checked field by field: a worker that answers garbage must end as an ordinary error, never as a strange
 value in the scheduler.
 
-    daemon -> worker   Load (first, once), Plan, Cancel, Interrupt, Shutdown
-    worker -> daemon   Progress*, then Ready or Failed; after Ready one Result a Plan
+    daemon -> worker   Load (first, once), Plan, Cancel, Interrupt, Seal, Fetch, Shutdown
+    worker -> daemon   Progress*, then Ready, Probed or Failed; after Ready one Result a Plan, one Filed a Seal or Fetch
+
+KV bytes never cross the link: a worker reads and writes park files itself, and says when it is done.
 """
 
 import struct
@@ -24,6 +26,8 @@ HEADER: Final = struct.Struct("<I")
 
 FLASH_ATTENTION: Final = ("off", "on", "auto")
 KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0")
+PROBES: Final = ("", "attention", "exact")
+CUTS: Final = ("free", "window", "none")
 
 
 class MessageError(ValueError):
@@ -40,6 +44,8 @@ class Load:
         n_batch: most rows in one call of the engine; n_ubatch: most rows in one of its graphs.
         flash_attn: one of ``FLASH_ATTENTION``. Off is the fastest on a CPU with F16 (measured).
         kv_type: one of ``KV_TYPES``.
+        exact_rows: the rows that a sequence of an exact job has in one micro-batch are made a multiple of this.
+        probe: one of ``PROBES``: measure the model, answer ``Probed`` and end, instead of serving.
     """
 
     model_path: str
@@ -50,6 +56,8 @@ class Load:
     threads: int = 2
     flash_attn: str = "off"
     kv_type: str = "f16"
+    exact_rows: int = 1
+    probe: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,67 @@ class Interrupt:
     """End this plan at its next step. A plan that has ended meanwhile is ignored, so that none is cut by mistake."""
 
     plan_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """Write a host-memory entry to a park file, beside everything else. Answered by ``Filed``.
+
+    The entry may be dropped at once: its bytes stay until they are written.
+
+    Args:
+        ticket: names this request in its answer.
+        path: the file; written as a temporary one beside it, synced, renamed, its directory synced.
+        identity: of model and settings; goes into the file and is compared when it is read.
+        digest: of the token ids of the entry's positions; likewise.
+        positions: that the entry holds.
+        lossy: store it in the lossy encoding.
+    """
+
+    ticket: int
+    entry: int
+    path: str
+    identity: str
+    digest: bytes
+    positions: int
+    lossy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Read a park file into a new host-memory entry, beside everything else. Answered by ``Filed``.
+
+    A file that is not whole, or not of this *identity*, *digest* and number of *positions*, makes no entry.
+    """
+
+    ticket: int
+    entry: int
+    path: str
+    identity: str
+    digest: bytes
+    positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filed:
+    """What became of a ``Seal`` or ``Fetch``.
+
+    Args:
+        ok: it is done. Otherwise *detail* says why not, and nothing was changed.
+        size: bytes of the file (Seal) or of the entry (Fetch).
+    """
+
+    ticket: int
+    ok: bool
+    size: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What a probe found, as JSON text (``core.capability``). The process ends after this message."""
+
+    record: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +156,9 @@ class Ready:
         bytes_per_token: KV bytes of one position of one sequence (an estimate for models with mixed layers).
         description: the engine's words for the model.
         library: the engine's version and the CPU features it uses.
+        cuts: one of ``CUTS``: whether a sequence can be cut back to any position, hardly (a sliding window), or not at
+            all (recurrent layers).
+        settings: what else than the model decides whether KV of another worker can be read: names and values.
     """
 
     n_vocab: int
@@ -97,6 +169,8 @@ class Ready:
     description: str
     library: str
     threads: int
+    cuts: str
+    settings: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +181,8 @@ class Failed:
     reason: str
 
 
-ToWorker: TypeAlias = Load | Plan | Cancel | Interrupt | Shutdown
-FromWorker: TypeAlias = Progress | Ready | Failed | Result
+ToWorker: TypeAlias = Load | Plan | Cancel | Interrupt | Seal | Fetch | Shutdown
+FromWorker: TypeAlias = Progress | Ready | Probed | Failed | Result | Filed
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
@@ -160,7 +234,7 @@ def _fields(message: ToWorker | FromWorker) -> list[object]:
         case Plan():
             return [
                 message.id,
-                [[int(m.kind), m.seq, m.dst, m.n] for m in message.moves],
+                [[int(m.kind), m.seq, m.dst, m.n, m.entry] for m in message.moves],
                 [_admit_fields(a) for a in message.admit],
                 [list(pair) for pair in message.prefill],
                 message.decode_rounds,
@@ -177,6 +251,9 @@ def _fields(message: ToWorker | FromWorker) -> list[object]:
                 message.decode_rows,
                 message.decode_us,
                 message.interrupted,
+                [list(line) for line in message.saved],
+                message.drafted,
+                message.accepted,
             ]
         case _:
             return [getattr(message, name) for name in message.__slots__]
@@ -185,6 +262,7 @@ def _fields(message: ToWorker | FromWorker) -> list[object]:
 def _admit_fields(a: Admit) -> list[object]:
     return [
         a.job, a.seq, a.start, a.tokens, a.limit, a.temperature, a.top_p, a.min_p, a.top_k, a.seed,
+        a.exact, a.draft, a.history,
     ]  # fmt: skip
 
 
@@ -229,6 +307,12 @@ class _Reader:
             raise MessageError("not packed token ids")
         return value
 
+    def blob(self, limit: int = MAX_LINK_TEXT_BYTES) -> bytes:
+        value = next(self._fields)
+        if type(value) is not bytes or len(value) > limit:
+            raise MessageError(f"not at most {limit} bytes")
+        return value
+
     def array(self) -> list[object]:
         value = next(self._fields)
         if not isinstance(value, list):
@@ -242,15 +326,15 @@ def _pair(value: object) -> tuple[int, int]:
 
 
 def _move(value: object) -> Move:
-    r = _Reader(value, 4)
+    r = _Reader(value, 5)
     kind = r.uint(8)
     if kind not in MoveKind.__members__.values():
         raise MessageError("no such sequence operation")
-    return Move(kind=MoveKind(kind), seq=r.uint(31), dst=r.uint(31), n=r.uint(31))
+    return Move(kind=MoveKind(kind), seq=r.uint(31), dst=r.uint(31), n=r.uint(31), entry=r.uint())
 
 
 def _admit(value: object) -> Admit:
-    r = _Reader(value, 10)
+    r = _Reader(value, 13)
     return Admit(
         job=r.uint(),
         seq=r.uint(31),
@@ -262,6 +346,9 @@ def _admit(value: object) -> Admit:
         min_p=r.real(),
         top_k=r.uint(32),
         seed=r.uint(),
+        exact=r.flag(),
+        draft=r.flag(),
+        history=r.ids(),
     )
 
 
@@ -299,6 +386,41 @@ def _result(r: _Reader) -> Result:
         decode_rows=r.uint(),
         decode_us=r.uint(),
         interrupted=r.flag(),
+        saved=tuple(map(_saved, r.array())),
+        drafted=r.uint(),
+        accepted=r.uint(),
+    )
+
+
+def _saved(value: object) -> tuple[int, int, int]:
+    r = _Reader(value, 3)
+    return r.uint(), r.uint(31), r.uint()
+
+
+def _filed(r: _Reader) -> Filed:
+    return Filed(ticket=r.uint(), ok=r.flag(), size=r.uint(), detail=r.text())
+
+
+def _seal(r: _Reader) -> Seal:
+    return Seal(
+        ticket=r.uint(),
+        entry=r.uint(),
+        path=r.text(),
+        identity=r.text(),
+        digest=r.blob(),
+        positions=r.uint(31),
+        lossy=r.flag(),
+    )
+
+
+def _fetch(r: _Reader) -> Fetch:
+    return Fetch(
+        ticket=r.uint(),
+        entry=r.uint(),
+        path=r.text(),
+        identity=r.text(),
+        digest=r.blob(),
+        positions=r.uint(31),
     )
 
 
@@ -312,14 +434,16 @@ def _load(r: _Reader) -> Load:
         threads=r.uint(16),
         flash_attn=r.text(),
         kv_type=r.text(),
+        exact_rows=r.uint(16),
+        probe=r.text(),
     )
-    if load.flash_attn not in FLASH_ATTENTION or load.kv_type not in KV_TYPES:
-        raise MessageError("no such attention kernel or KV type")
+    if load.flash_attn not in FLASH_ATTENTION or load.kv_type not in KV_TYPES or load.probe not in PROBES:
+        raise MessageError("no such attention kernel, KV type or probe")
     return load
 
 
 def _ready(r: _Reader) -> Ready:
-    return Ready(
+    ready = Ready(
         n_vocab=r.uint(31),
         n_ctx=r.uint(31),
         n_ctx_train=r.uint(31),
@@ -328,7 +452,12 @@ def _ready(r: _Reader) -> Ready:
         description=r.text(),
         library=r.text(),
         threads=r.uint(16),
+        cuts=r.text(),
+        settings=r.text(),
     )
+    if ready.cuts not in CUTS:
+        raise MessageError("no such way to cut a sequence")
+    return ready
 
 
 _M = TypeVar("_M")
@@ -336,20 +465,25 @@ _Builders: TypeAlias = dict[int, tuple[int, Callable[[_Reader], _M]]]
 """Of each tag: how many fields the message has, and what makes it of them."""
 
 _TO_WORKER: Final[_Builders[ToWorker]] = {
-    0: (8, _load),
+    0: (10, _load),
     1: (6, _plan),
     2: (1, lambda r: Cancel(job=r.uint())),
     3: (1, lambda r: Interrupt(plan_id=r.uint())),
     4: (0, lambda _: Shutdown()),
+    5: (7, _seal),
+    6: (6, _fetch),
 }
 _FROM_WORKER: Final[_Builders[FromWorker]] = {
     16: (1, lambda r: Progress(fraction=r.real())),
-    17: (8, _ready),
+    17: (10, _ready),
     18: (2, lambda r: Failed(kind=r.text(), reason=r.text())),
-    19: (9, _result),
+    19: (12, _result),
+    20: (4, _filed),
+    21: (1, lambda r: Probed(record=r.text())),
 }
 _TAGS: Final[dict[type, int]] = {
-    Load: 0, Plan: 1, Cancel: 2, Interrupt: 3, Shutdown: 4, Progress: 16, Ready: 17, Failed: 18, Result: 19,
+    Load: 0, Plan: 1, Cancel: 2, Interrupt: 3, Shutdown: 4, Seal: 5, Fetch: 6,
+    Progress: 16, Ready: 17, Failed: 18, Result: 19, Filed: 20, Probed: 21,
 }  # fmt: skip
 
 

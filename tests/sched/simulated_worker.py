@@ -53,6 +53,8 @@ class SimulatedLink:
             description="simulated",
             library="none",
             threads=1,
+            cuts="free",
+            settings="none",
         )
         self._lanes: dict[int, _Lane] = {}
         self._cancelled: set[int] = set()

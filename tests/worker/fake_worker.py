@@ -21,6 +21,8 @@ READY = Ready(
     description="fake",
     library="none",
     threads=1,
+    cuts="free",
+    settings="none",
 )
 
 BYTES_FOR_RESULT = {

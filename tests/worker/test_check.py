@@ -16,6 +16,8 @@ READY = Ready(
     description="",
     library="",
     threads=1,
+    cuts="free",
+    settings="none",
 )
 PLAN = Plan(id=4, admit=(admit(2, 1, [1]),), prefill=((3, 9), (2, 1)), decode_rounds=2, retire=(1,))
 LINE = JobResult(job=2, prefilled=1, tokens=pack([1, 2, 259]), state=JobState.RUNNING)

@@ -44,6 +44,8 @@ FROM_WORKER = [
         description="llama 135M Q4_1",
         library="llama.cpp",
         threads=2,
+        cuts="free",
+        settings="none",
     ),
     Failed(kind="missing", reason="model file /x does not exist"),
     Result(plan_id=1, jobs=(), positions=()),

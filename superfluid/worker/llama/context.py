@@ -118,6 +118,13 @@ class Context:
         self._window: int = lib.llama_model_n_swa(model.handle)
         self._batch = _Batch(self.n_batch)
 
+    @property
+    def cuts(self) -> str:
+        """How a sequence can be cut, one of ``messages.CUTS``."""
+        if not self._cuts_freely:
+            return "none"
+        return "window" if self._window > 0 else "free"
+
     def _check_mode(self) -> None:
         """Refuse a context that is not what this module is written for; elsewhere llama.cpp would abort."""
         handle, path = self.handle, self.model.path
