@@ -101,6 +101,7 @@ class Plan:
         prefill: (job, most rows this tick), in the order in which rows are to be computed.
         decode_rounds: Rounds in which every decoding job advances by one token.
         retire: Jobs whose sequences the scheduler takes back (cancelled ones among them).
+        hold: Running jobs that decode nothing in this plan.
     """
 
     id: int
@@ -109,6 +110,7 @@ class Plan:
     prefill: tuple[tuple[int, int], ...] = ()
     decode_rounds: int = 0
     retire: tuple[int, ...] = ()
+    hold: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -239,6 +239,7 @@ def _fields(message: ToWorker | FromWorker) -> list[object]:
                 [list(pair) for pair in message.prefill],
                 message.decode_rounds,
                 list(message.retire),
+                list(message.hold),
             ]
         case Result():
             return [
@@ -360,6 +361,7 @@ def _plan(r: _Reader) -> Plan:
         prefill=tuple(map(_pair, r.array())),
         decode_rounds=r.uint(31),
         retire=tuple(_job(value) for value in r.array()),
+        hold=tuple(_job(value) for value in r.array()),
     )
 
 
@@ -466,7 +468,7 @@ _Builders: TypeAlias = dict[int, tuple[int, Callable[[_Reader], _M]]]
 
 _TO_WORKER: Final[_Builders[ToWorker]] = {
     0: (10, _load),
-    1: (6, _plan),
+    1: (7, _plan),
     2: (1, lambda r: Cancel(job=r.uint())),
     3: (1, lambda r: Interrupt(plan_id=r.uint())),
     4: (0, lambda _: Shutdown()),
