@@ -315,3 +315,8 @@ class With(Request):
 
     op_id: Str
     request: Annotated[Request, Without(frozenset({EXTENSION_BASE}))]
+
+
+@variant(EXTENSION_BASE + 1)
+class Models(Request):
+    """What is served, and what each model can do: ``ModelList``."""

@@ -1,7 +1,7 @@
 """The variants of ``Response``, in wire order."""
 
 from superfluid_protocol import types
-from superfluid_protocol.schema import U32, U64, Bool, Sealed, Span, Str, variant
+from superfluid_protocol.schema import EXTENSION_BASE, U32, U64, Bool, Sealed, Span, Str, variant
 
 
 class Response(Sealed):
@@ -205,3 +205,10 @@ class Throttled(Response):
     """Too many completions: try again after this time."""
 
     retry_after_ms: U64
+
+
+@variant(EXTENSION_BASE)
+class ModelList(Response):
+    """The models that are served."""
+
+    models: tuple[types.ModelInfo, ...]

@@ -122,7 +122,7 @@ class Tier(Sealed):
 
 @variant(0)
 class Resident(Tier):
-    """In the worker's KV pool."""
+    """In the worker's KV pool, or in the host memory beside it: nothing of it is prefilled again."""
 
 
 @variant(1)
@@ -156,3 +156,20 @@ class Inspection:
     events: tuple[EventMsg, ...]
     wal_version: U8
     store_id: Annotated[Bytes16 | None, AbsentAtEnd]
+
+
+@struct
+class ModelInfo:
+    """One served model.
+
+    ``path`` is the file's name alone. ``loaded``: a worker has it now. ``context`` (positions of one session) is 0
+    until a worker had it for the first time. ``capability`` is a JSON object of what was measured of it, once it was.
+    """
+
+    name: Str
+    path: Str
+    loaded: Bool
+    context: U32
+    lanes: U32
+    description: Str
+    capability: Str | None

@@ -57,7 +57,7 @@ NAMES = {
     RebaseEdit: "Drop Replace",
     Tier: "Resident Parked Cold",
 }
-EXTENSIONS = {Request: {1024: "With"}}
+EXTENSIONS = {Request: {1024: "With", 1025: "Models"}, Response: {1024: "ModelList"}}
 
 
 @pytest.mark.parametrize("base", NAMES, ids=lambda base: base.__name__)

@@ -166,7 +166,7 @@ def test_with_does_not_nest():
 
 def test_published_indices_have_no_room_below_ours():
     assert refusal(Request, bytes.fromhex("ff07"))[0] is Reason.BAD_ENUM
-    assert refusal(Request, bytes.fromhex("8108"))[0] is Reason.BAD_ENUM
+    assert refusal(Request, bytes.fromhex("8208"))[0] is Reason.BAD_ENUM
 
 
 # -- bounds -----------------------------------------------------------------------------------------
