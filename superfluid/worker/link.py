@@ -24,7 +24,7 @@ from superfluid.core.limits import (
 )
 from superfluid.core.liveness import Watch, judge, parse_stat
 from superfluid.core.plan import Plan, Result
-from superfluid.worker import messages
+from superfluid.worker import codec
 from superfluid.worker.check import check_result, still_running
 from superfluid.worker.child import Child
 from superfluid.worker.main import PROCESS_NAME
@@ -200,7 +200,7 @@ class WorkerLink:
 
     def _send(self, message: ToWorker) -> None:
         """Queue a message and send what the socket takes now; ``_receive`` sends the rest."""
-        self._outbox += messages.encode(message)
+        self._outbox += codec.encode(message)
         if len(self._outbox) > 2 * MAX_LINK_MESSAGE_BYTES:
             self._child.kill()  # it has not read for long; whoever waits for it is told by its end
             self._outbox.clear()
@@ -248,15 +248,15 @@ class WorkerLink:
         self._inbox += data
 
     def _take_message(self) -> FromWorker | None:
-        head = messages.HEADER.size
+        head = codec.HEADER.size
         if len(self._inbox) < head:
             return None
-        length = messages.decode_length(bytes(self._inbox[:head]))
+        length = codec.decode_length(bytes(self._inbox[:head]))
         if len(self._inbox) < head + length:
             return None
         body = bytes(self._inbox[head : head + length])
         del self._inbox[: head + length]
-        return messages.decode_from_worker(body)
+        return codec.decode_from_worker(body)
 
     # -- loss ---------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from superfluid.core.errors import StartError
 from superfluid.core.plan import Plan
-from superfluid.worker import messages
+from superfluid.worker import codec, messages
 from superfluid.worker.messages import (
     Cancel,
     Failed,
@@ -66,16 +66,16 @@ class Link:
 
     def receive(self) -> ToWorker | None:
         """The next message, or None when the daemon has closed the link (or is gone)."""
-        header = self._stream.read(messages.HEADER.size)
-        if len(header) < messages.HEADER.size:
+        header = self._stream.read(codec.HEADER.size)
+        if len(header) < codec.HEADER.size:
             return None
-        length = messages.decode_length(header)
+        length = codec.decode_length(header)
         body = self._stream.read(length)
-        return messages.decode_to_worker(body) if len(body) == length else None
+        return codec.decode_to_worker(body) if len(body) == length else None
 
     def send(self, message: messages.FromWorker) -> None:
         """Send one message whole. Raises ``OSError`` when the daemon is gone."""
-        self._socket.sendall(messages.encode(message))
+        self._socket.sendall(codec.encode(message))
 
 
 class Inbox(threading.Thread):

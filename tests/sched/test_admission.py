@@ -9,7 +9,7 @@ from superfluid.core.errors import ContextFull
 from superfluid.core.limits import MAX_ADMITTED_BYTES
 from superfluid.core.plan import JobResult, JobState, Result
 from superfluid.core.schedule import Job, Scheduler
-from superfluid.worker import messages
+from superfluid.worker import codec
 from tests.daemon import GREEDY
 
 LANES = 64
@@ -85,4 +85,4 @@ def test_the_largest_plan_is_a_message():
     plan = scheduler.plan()
 
     assert len(plan.admit) == LANES
-    assert len(messages.encode(plan)) > MAX_ADMITTED_BYTES
+    assert len(codec.encode(plan)) > MAX_ADMITTED_BYTES

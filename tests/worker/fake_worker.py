@@ -8,7 +8,7 @@ import sys
 import time
 
 from superfluid.core.plan import Result
-from superfluid.worker import messages
+from superfluid.worker import codec
 from superfluid.worker.main import Link
 from superfluid.worker.messages import Failed, Progress, Ready, ToWorker
 
@@ -30,9 +30,9 @@ BYTES_FOR_RESULT = {
     "giant": b"\xff\xff\xff\xff",
     "zero-length": b"\x00\x00\x00\x00",
     "half-a-frame": b"\x40\x00\x00\x00\x83",
-    "wrong-kind": messages.encode(Progress(fraction=0.5)),
-    "other-plan": messages.encode(Result(plan_id=999, jobs=(), positions=())),
-    "impossible-cell": messages.encode(Result(plan_id=1, jobs=(), positions=((600, 1),))),
+    "wrong-kind": codec.encode(Progress(fraction=0.5)),
+    "other-plan": codec.encode(Result(plan_id=999, jobs=(), positions=())),
+    "impossible-cell": codec.encode(Result(plan_id=1, jobs=(), positions=((600, 1),))),
     "nothing": b"",
 }
 
@@ -80,13 +80,13 @@ def answer(mode: str, message: ToWorker, sock: socket.socket) -> None:
             sys.stderr.flush()
             os._exit(7)
         case "last-words":
-            sock.sendall(messages.encode(Result(plan_id=1, jobs=(), positions=())))
+            sock.sendall(codec.encode(Result(plan_id=1, jobs=(), positions=())))
             os._exit(0)
         case "deaf":  # to everything but SIGKILL
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         case "chatty":
             os.write(2, b"x" * (1 << 16))  # as much as the pipe holds
-            sock.sendall(messages.encode(Result(plan_id=1, jobs=(), positions=())))
+            sock.sendall(codec.encode(Result(plan_id=1, jobs=(), positions=())))
         case _:
             sock.sendall(BYTES_FOR_RESULT[mode])
 

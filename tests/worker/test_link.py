@@ -14,7 +14,7 @@ import trio.testing
 
 from superfluid.core.errors import InternalError, WorkerLost, WorkerStartFailed
 from superfluid.core.plan import JobState, Plan
-from superfluid.worker import messages
+from superfluid.worker import codec
 from superfluid.worker.engine import Engine
 from superfluid.worker.link import WORKER_COMMAND, WorkerLink
 from superfluid.worker.main import EXIT_CANNOT_START, PROCESS_NAME
@@ -368,9 +368,9 @@ def test_a_start_failure_has_its_own_exit_code(tmp_path):
             pass_fds=[theirs.fileno()],
         )
         with worker, ours.makefile("rb") as stream:
-            ours.sendall(messages.encode(load(tmp_path / "none.gguf")))
-            length = messages.decode_length(stream.read(messages.HEADER.size))
-            message = messages.decode_from_worker(stream.read(length))
+            ours.sendall(codec.encode(load(tmp_path / "none.gguf")))
+            length = codec.decode_length(stream.read(codec.HEADER.size))
+            message = codec.decode_from_worker(stream.read(length))
             assert worker.wait() == EXIT_CANNOT_START
 
     assert message == Failed(kind="missing", reason=f"model file {tmp_path / 'none.gguf'} does not exist")
