@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from superfluid.core.ids import TokenIds
+from superfluid.core.ids import TokenIds, common_prefix
 from superfluid.core.plan import Move, MoveKind
 
 COPY_GAIN: Final = 256
@@ -52,25 +52,6 @@ class Placement:
     seq: int
     start: int
     moves: tuple[Move, ...]
-
-
-def common_prefix(a: TokenIds, b: TokenIds, limit: int) -> int:
-    """Length of the longest common prefix of *a* and *b*, at most *limit*.
-
-    Binary search over memory comparisons: the streams are thousands of ids long, and a loop over them in Python would
-    cost more than the prefill of a few tokens.
-    """
-    low, high = 0, min(len(a), len(b), limit)
-    left, right = memoryview(a), memoryview(b)
-    if left[:high] == right[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def place(slots: Sequence[Slot], prompt: TokenIds, *, cold: bool = False) -> Placement:

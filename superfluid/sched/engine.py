@@ -21,8 +21,7 @@ import structlog
 import trio
 
 from superfluid.core.errors import ShuttingDown, StartError, WorkerLost, WorkerStartFailed
-from superfluid.core.ids import TokenIds
-from superfluid.core.places import common_prefix
+from superfluid.core.ids import TokenIds, common_prefix
 from superfluid.core.plan import FINISHED, JobState, Plan
 from superfluid.core.schedule import Job, Scheduler, Update
 from superfluid.sched.histogram import Histogram

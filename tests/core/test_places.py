@@ -3,13 +3,9 @@
 from array import array
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from superfluid.core.places import COPY_GAIN, Placement, Slot, carry_out, common_prefix, place
+from superfluid.core.places import COPY_GAIN, Placement, Slot, carry_out, place
 from superfluid.core.plan import Move, MoveKind
-
-IDS = st.lists(st.integers(0, 2), max_size=30)
 
 
 def ids(*tokens):
@@ -34,16 +30,6 @@ def clear(seq):
 
 def placed(seq, start, *moves):
     return Placement(seq=seq, start=start, moves=moves)
-
-
-@given(IDS, IDS, IDS, st.integers(0, 40))
-def test_common_prefix_is_the_loop_it_spares(shared, a, b, limit):
-    left, right = shared + a, shared + b
-    expected = 0
-    while expected < min(len(left), len(right), limit) and left[expected] == right[expected]:
-        expected += 1
-
-    assert common_prefix(array("I", left), array("I", right), limit) == expected
 
 
 A = [1, 2, 3, 4, 5, 6]
