@@ -139,6 +139,13 @@ MAX_TOKENS_PER_GENERATE: Final = 1 << 20
 MAX_QUEUED_GENERATIONS: Final = 4096
 """Generations that wait for a lane, over all sessions."""
 
+MAX_PIN_MS: Final = 7 * 24 * 3600 * 1000
+"""Milliseconds that one `Pin` may hold: a week, the longest that an agent runs by itself. Who needs it longer renews it;
+who forgot it gives the memory back."""
+
+MAX_BACKGROUND_DIVISOR: Final = 1_000_000
+"""Ticks between two of a background job beside other work: more is a job that does not move, which is what 0 says."""
+
 # -- worker -----------------------------------------------------------------------------------------
 
 WORKER_READY_SECONDS: Final = 600.0

@@ -4,8 +4,8 @@ Every function looks at the state, refuses with a `ClientError` or returns a `De
 session, in order. It changes nothing; `stamp` turns a decision into the records to write, and `core.replay` applies
 them once they are durable. `now`, ids and epochs are arguments.
 
-Which request is legal when a generation is in flight: those that only read, forks of what is committed, and titles
-and archive marks, which put nothing on the model's input.
+Which request is legal when a generation is in flight: those that only read, forks of what is committed, and titles,
+archive marks, scheduling classes and pins, which put nothing on the model's input.
 """
 
 import math
@@ -20,12 +20,12 @@ from superfluid.core.errors import (
     NothingToCancel,
     SessionBusy,
 )
-from superfluid.core.limits import MAX_TITLE_BYTES
+from superfluid.core.limits import MAX_PIN_MS, MAX_TITLE_BYTES
 from superfluid.core.record import Record
 from superfluid.core.state import Session, State
 from superfluid.core.turn import Phase, Position
 from superfluid_protocol import EventBody, GenParams, event
-from superfluid_protocol.numbers import Role
+from superfluid_protocol.numbers import Qos, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +178,45 @@ def set_meta(
     return Decision(
         session=session_id, bodies=(event.MetaUpdated(version=version, title=title, archived=archived),)
     )
+
+
+def set_qos(state: State, session_id: int, class_: int, *, batch_invariant: bool) -> Decision:
+    """The scheduling class, and whether replies have to be exact; legal while the session generates.
+
+    Whether the model can be exact at all is for the caller to know.
+    """
+    tree.get(state, session_id)
+    _check_frozen(state, session_id)
+    body = event.QosSet(class_=check_class(class_).value, batch_invariant=batch_invariant)
+    return Decision(session=session_id, bodies=(body,))
+
+
+def check_class(number: int) -> Qos:
+    """The scheduling class with this number.
+
+    Raises:
+        BadRequest: The protocol knows none.
+    """
+    try:
+        return Qos(number)
+    except ValueError:
+        known = ", ".join(f"{qos.value} {qos.name.lower()}" for qos in Qos)
+        raise BadRequest(f"scheduling class {number} is unknown; the classes are {known}") from None
+
+
+def pin(state: State, session_id: int, ttl_ms: int, *, now_ms: int) -> Decision:
+    """Keep the session's KV until *ttl_ms* from now; 0 lets it go. Legal while the session generates.
+
+    The deadline in the event is in Unix milliseconds, 0 for none.
+    """
+    tree.get(state, session_id)
+    _check_frozen(state, session_id)
+    if ttl_ms > MAX_PIN_MS:
+        raise BadRequest(
+            f"a pin of {ttl_ms} ms is too long; at most {MAX_PIN_MS} ms are taken: renew it in time"
+        )
+    deadline = now_ms + ttl_ms if ttl_ms else 0
+    return Decision(session=session_id, bodies=(event.Pinned(deadline_unix_ms=deadline),))
 
 
 def check_cancel(state: State, busy: Collection[int], session_id: int) -> None:

@@ -72,3 +72,17 @@ def tokens(state: State, session: Session) -> TokenIds:
         stop = owner.token_ends[high - 1]
         stream.extend(owner.own_tokens if stop == len(owner.own_tokens) else owner.own_tokens[:stop])
     return stream
+
+
+def event_ends(state: State, session: Session) -> Iterator[int]:
+    """Ascending token positions at which the session's events end, each once; the last one is the stream's length.
+
+    Lazy: one step an event, and no copy.
+    """
+    base = last = 0
+    for owner, _low, high in segments(state, session):
+        for end in islice(owner.token_ends, high):
+            if base + end > last:
+                last = base + end
+                yield last
+        base = last

@@ -152,6 +152,22 @@ class Sessions(RuleBasedStateMachine):
         )
         assert (records is not None) is may
 
+    @precondition(lambda self: self.naive.sessions)
+    @rule(name=PICK, class_=st.integers(0, 4), exact=st.booleans())
+    def set_qos(self, name, class_, exact):
+        session = self.pick(name)
+        records = self.submit(
+            lambda: decide.set_qos(self.state, session, class_, batch_invariant=exact), refused=BadRequest
+        )
+        assert (records is not None) is (session not in self.frozen and class_ < 4)
+
+    @precondition(lambda self: self.naive.sessions)
+    @rule(name=PICK, ttl=st.integers(0, 9))
+    def pin(self, name, ttl):
+        session = self.pick(name)
+        records = self.submit(lambda: decide.pin(self.state, session, ttl, now_ms=100))
+        assert (records is not None) is (session not in self.frozen)
+
     # -- what other versions of the daemon write ----------------------------------------------------
 
     @precondition(lambda self: self.naive.sessions)

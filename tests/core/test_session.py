@@ -14,7 +14,7 @@ from superfluid.core.errors import (
     NothingToCancel,
     SessionBusy,
 )
-from superfluid.core.limits import MAX_INPUT_CHARACTERS, MAX_SPAN_TOKENS, MAX_TITLE_BYTES
+from superfluid.core.limits import MAX_INPUT_CHARACTERS, MAX_PIN_MS, MAX_SPAN_TOKENS, MAX_TITLE_BYTES
 from superfluid.core.record import MAX_EVENT_BYTES
 from superfluid.core.replay import apply_command
 from superfluid.core.session import Decision, stamp
@@ -50,7 +50,13 @@ WRITES = {
     "message": lambda state, busy: decide.message(state, busy, 1, 1, "x", (1,)),
     "open_turn": lambda state, busy: decide.open_turn(state, busy, 1, AFTER_MESSAGE, (1,), 0),
 }
-GUARDED = WRITES | {"set_meta": lambda state, _busy: decide.set_meta(state, 1, 0, "t", None)}
+BESIDE = {
+    "set_meta": lambda state, _busy: decide.set_meta(state, 1, 0, "t", None),
+    "set_qos": lambda state, _busy: decide.set_qos(state, 1, 0, batch_invariant=False),
+    "pin": lambda state, _busy: decide.pin(state, 1, 1000, now_ms=5),
+}
+"""What may be written while the session generates."""
+GUARDED = WRITES | BESIDE
 NAMED = GUARDED | {
     "fork": lambda state, _busy: decide.fork(state, 2, 1, 1, None),
     "create": lambda state, _busy: decide.create(state, 2, 1, PARAMS),
@@ -76,8 +82,8 @@ def test_a_session_with_a_generation_in_flight_takes_no_input(make):
     assert isinstance(caught.value, ClientError)
 
 
-@pytest.mark.parametrize("make", [NAMED["fork"], NAMED["create"], NAMED["set_meta"]])
-def test_forks_and_titles_do_not_wait_for_a_generation(make):
+@pytest.mark.parametrize("make", [NAMED["fork"], NAMED["create"], *BESIDE.values()])
+def test_forks_titles_classes_and_pins_do_not_wait_for_a_generation(make):
     state, _ = session_of(message(1), prompt(2), reply(3))
 
     commit(state, make(state, {1}))
@@ -93,6 +99,50 @@ def test_a_frozen_session_takes_no_writes_and_says_what_to_do(make):
 
     assert str(caught.value) == f"session 1 is frozen: {reason}; fork it at an earlier event to go on"
     commit(state, decide.fork(state, 2, 1, 2, None))
+
+
+@pytest.mark.parametrize("class_", [0, 1, 2, 3])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_class_is_kept_in_the_session_and_in_its_forks(class_, exact):
+    state, session = session_of(message(1))
+
+    made = commit(state, decide.set_qos(state, 1, class_, batch_invariant=exact))
+    commit(state, decide.fork(state, 2, 1, session.length, None))
+
+    body = made.records[-1].body
+    assert type(body.class_) is int
+    assert encode(body)
+    for one in (session, state.sessions[2]):
+        assert (one.qos_class, one.batch_invariant) == (class_, exact)
+
+
+@pytest.mark.parametrize("class_", [4, 255])
+def test_a_class_that_the_protocol_does_not_know(class_):
+    state, _ = session_of(message(1))
+
+    with pytest.raises(
+        BadRequest, match=f"class {class_} is unknown; .* 0 interactive, 1 completion, 2 agent, 3 background"
+    ):
+        decide.set_qos(state, 1, class_, batch_invariant=False)
+
+
+def test_a_pin_has_a_deadline_and_0_lets_go():
+    state, session = session_of(message(1))
+
+    commit(state, decide.pin(state, 1, 1000, now_ms=5))
+    assert session.pin_deadline_unix_ms == 1005
+    commit(state, decide.fork(state, 2, 1, session.length, None))
+    assert state.sessions[2].pin_deadline_unix_ms == 0, "a fork is pinned by itself or not at all"
+    commit(state, decide.pin(state, 1, 0, now_ms=9))
+    assert session.pin_deadline_unix_ms == 0
+
+
+def test_a_pin_is_bounded():
+    state, _ = session_of(message(1))
+
+    assert decide.pin(state, 1, MAX_PIN_MS, now_ms=0).bodies[0].deadline_unix_ms == MAX_PIN_MS
+    with pytest.raises(BadRequest, match=f"at most {MAX_PIN_MS} ms are taken"):
+        decide.pin(state, 1, MAX_PIN_MS + 1, now_ms=0)
 
 
 def test_cancel_with_nothing_in_flight():

@@ -9,7 +9,19 @@ from superfluid.core.errors import NoSuchSession
 from superfluid.core.replay import apply_command
 from superfluid.core.state import State
 from superfluid_protocol import event
-from tests.core.builders import CREATED, PARAMS, add, appended, command, forked, message, record, session_of
+from tests.core.builders import (
+    CREATED,
+    PARAMS,
+    add,
+    appended,
+    command,
+    forked,
+    message,
+    prompt,
+    record,
+    reply,
+    session_of,
+)
 from tests.core.naive import NaiveStore
 
 STEPS = st.lists(
@@ -57,6 +69,8 @@ def test_every_cut_of_every_session_reads_as_its_list(steps):
         for end in range(length + 2):
             assert tree.tokens_before(state, session, end) == len(plain.spans(end))
         assert tree.tokens(state, session).tolist() == plain.spans()
+        ends = {len(plain.spans(end)) for end in range(length + 1)} - {0}
+        assert list(tree.event_ends(state, session)) == sorted(ends)
 
 
 @pytest.mark.slow
@@ -96,6 +110,15 @@ def test_the_old_end_stays_where_it_was_when_a_fork_goes_on():
     assert tree.tokens(state, state.sessions[2]).tolist() == [1, 9]
     add(state, 1, message(4))
     assert tree.tokens(state, state.sessions[2]).tolist() == [1, 9]
+
+
+def test_event_ends_are_where_events_with_tokens_end():
+    state, _ = session_of(message(1, 2), prompt(), message(3), reply(4, 5, 6))
+    apply_command(state, command(record(2, 4, forked(1, 4)), record(2, 5, message(7, 8))))
+
+    assert list(tree.event_ends(state, state.sessions[1])) == [2, 3, 6]
+    assert list(tree.event_ends(state, state.sessions[2])) == [2, 3, 5]
+    assert list(tree.event_ends(*session_of())) == []
 
 
 def test_an_origin_shares_nothing():
