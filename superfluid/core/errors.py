@@ -18,8 +18,8 @@ tell the kinds of errors apart by them. A text that says one of these things has
 * begins with ``session N has metadata version`` or ``session N is being appended to from elsewhere``;
 * begins with ``session N fills the context``, or with ``session N holds N tokens``, ``session N would put N tokens``
   or ``a prompt of N tokens`` and names the context;
-* begins with ``… is not supported yet``, ``inspecting session N is not supported:``, ``the model's file has no chat
-  template:`` or ``the model's chat template cannot be used:``;
+* begins with ``… is not supported yet``, ``inspecting session N is not supported:``, ``exact replies are not supported
+  here:``, ``the model's file has no chat template:`` or ``the model's chat template cannot be used:``;
 * begins with ``the daemon is ending;`` or ``the worker was lost (``;
 * has ``: whether this was stored is unknown`` or ``: whether it was stored is known after``;
 * begins with ``the worker``, ``the engine``, ``model file``, ``too little memory``, ``the reply could not be recorded``,

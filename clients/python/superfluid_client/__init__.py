@@ -34,8 +34,8 @@ from superfluid_client.operations import Node
 from superfluid_client.params import sampling
 from superfluid_client.replies import Reply
 from superfluid_client.sync import Client, Session, Stream
-from superfluid_protocol import EventMsg, GenParams, Inspection, SessionSummary
-from superfluid_protocol.numbers import Finish, Role
+from superfluid_protocol import EventMsg, GenParams, Inspection, ModelInfo, SessionSummary
+from superfluid_protocol.numbers import Finish, Qos, Role
 
 if TYPE_CHECKING:
     from superfluid_client.aio import AsyncClient, AsyncSession, AsyncStream
@@ -65,12 +65,14 @@ __all__ = [
     "Finish",
     "GenParams",
     "Inspection",
+    "ModelInfo",
     "NoSuchSession",
     "Node",
     "NotSupported",
     "NothingInFlight",
     "OutcomeUnknown",
     "ProtocolError",
+    "Qos",
     "Reply",
     "RequestRefused",
     "Role",

@@ -28,6 +28,7 @@ from superfluid_protocol import (
     EventMsg,
     GenParams,
     Inspection,
+    ModelInfo,
     Request,
     Response,
     SessionSummary,
@@ -175,6 +176,14 @@ class AsyncClient:
         """As ``Client.inspect``."""
         return await self._run(ops.inspect(session_id))
 
+    async def models(self) -> tuple[ModelInfo, ...]:
+        """As ``Client.models``."""
+        return await self._run(ops.models())
+
+    async def set_background_rate(self, divisor: int) -> None:
+        """As ``Client.set_background_rate``."""
+        await self._run(ops.set_background_rate(divisor))
+
     async def metrics(self) -> str:
         """As ``Client.metrics``."""
         return await self._run(ops.metrics())
@@ -281,6 +290,14 @@ class AsyncSession:
     async def cancel(self) -> None:
         """As ``Session.cancel``."""
         await self._client._run(ops.cancel(self._handle))
+
+    async def set_qos(self, qos: int, *, batch_invariant: bool = False) -> EventMsg:
+        """As ``Session.set_qos``."""
+        return await self._client._run(ops.set_qos(self._handle, qos, batch_invariant))
+
+    async def pin(self, ttl_ms: int) -> int:
+        """As ``Session.pin``."""
+        return await self._client._run(ops.pin(self._handle, ttl_ms))
 
     async def set_meta(
         self, *, title: str | None = None, archived: bool | None = None, expected_version: int | None = None

@@ -90,6 +90,7 @@ _KINDS: Final[tuple[tuple[re.Pattern[str], type[SuperfluidError]], ...]] = tuple
         (r"a prompt of \d+ tokens .*\bcontext\b", ContextFull),
         (r"\w+ is not supported yet ", NotSupported),
         (r"inspecting session \d+ is not supported: ", NotSupported),
+        (r"exact replies are not supported here: ", NotSupported),
         (r"the model's (?:file has no chat template|chat template cannot be used): ", NotSupported),
         (r"the daemon is ending;", ShuttingDown),
         (r"the worker was lost \(", WorkerLost),

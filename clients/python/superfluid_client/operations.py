@@ -14,6 +14,7 @@ from superfluid_protocol import (
     EventMsg,
     GenParams,
     Inspection,
+    ModelInfo,
     Request,
     Response,
     SessionSummary,
@@ -99,6 +100,16 @@ def metrics() -> Operation[str]:
     return (yield from _ask(response.Text, request.Metrics())).text
 
 
+def models() -> Operation[tuple[ModelInfo, ...]]:
+    """What is served."""
+    return (yield from _ask(response.ModelList, request.Models())).models
+
+
+def set_background_rate(divisor: int) -> Operation[None]:
+    """How often background sessions run beside others."""
+    yield from _ask(response.Ack, request.SetBackgroundRate(divisor=divisor))
+
+
 def inspect(session: int) -> Operation[Inspection]:
     """Everything about a session, with all of its events, also where they do not fit one reply."""
     found = (yield from _ask(response.Inspection, request.Inspect(session=session))).inspection
@@ -162,6 +173,20 @@ def set_meta(
         session=handle.id, expected_version=expected_version, title=title, archived=archived
     )
     return (yield from _ask(response.Meta, asked)).version
+
+
+def set_qos(handle: Handle, qos: int, batch_invariant: bool) -> Operation[EventMsg]:
+    """Set the scheduling class and the exactness; the event."""
+    asked = request.SetQos(session=handle.id, class_=qos, batch_invariant=batch_invariant)
+    message = (yield from _ask(response.Committed, asked)).event
+    handle.note(message.event_id)
+    return message
+
+
+def pin(handle: Handle, ttl_ms: int) -> Operation[int]:
+    """Keep the KV for a time; until when."""
+    asked = request.Pin(session=handle.id, ttl_ms=ttl_ms)
+    return (yield from _ask(response.Pinned, asked)).deadline_unix_ms
 
 
 def whatever(req: Request) -> Operation[Response]:

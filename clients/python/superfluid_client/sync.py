@@ -26,6 +26,7 @@ from superfluid_protocol import (
     EventMsg,
     GenParams,
     Inspection,
+    ModelInfo,
     Request,
     Response,
     SessionSummary,
@@ -180,6 +181,16 @@ class Client:
         """Everything about a session, with all of its events."""
         return self._run(ops.inspect(session_id))
 
+    def models(self) -> tuple[ModelInfo, ...]:
+        """What is served: name, context, lanes, and what was measured of it."""
+        return self._run(ops.models())
+
+    def set_background_rate(self, divisor: int) -> None:
+        """Beside other work, let sessions of the background class compute in every *divisor*-th tick only: 1 is always, 0
+        not at all until this is set again. With nothing else to do they run freely, unless it is 0. A restart forgets
+        it."""
+        self._run(ops.set_background_rate(divisor))
+
     def metrics(self) -> str:
         """The daemon's metrics as Prometheus text."""
         return self._run(ops.metrics())
@@ -299,6 +310,30 @@ class Session:
             NothingInFlight: There is none.
         """
         self._client._run(ops.cancel(self._handle))
+
+    def set_qos(self, qos: int, *, batch_invariant: bool = False) -> EventMsg:
+        """Set how this session is scheduled, both values at once; also while it generates.
+
+        Args:
+            qos: A ``Qos``; applies at once to a generation that waits or runs.
+            batch_invariant: From the next generation on, replies do not depend on what else the daemon computes, to the
+                bit. Costs speed.
+
+        Raises:
+            RequestRefused: The model, as it is served, cannot be exact; the text says why.
+        """
+        return self._client._run(ops.set_qos(self._handle, qos, batch_invariant))
+
+    def pin(self, ttl_ms: int) -> int:
+        """Keep this session's KV for *ttl_ms* milliseconds, so that its next reply starts at once; 0 lets it go.
+
+        Returns:
+            Until when, in Unix milliseconds; 0 for not at all.
+
+        Raises:
+            RequestRefused: It is larger than all that may be pinned.
+        """
+        return self._client._run(ops.pin(self._handle, ttl_ms))
 
     def set_meta(
         self, *, title: str | None = None, archived: bool | None = None, expected_version: int | None = None
