@@ -13,14 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from superfluid.core.plan import Admit, JobState, Move, MoveKind, Plan, Result
+from superfluid.core.plan import Admit, JobState, MoveKind, Plan, Result
 from superfluid.core.sampling import SamplingParams
+from superfluid.worker.host import HostMemory
 from superfluid.worker.jobs import Account, Job, Jobs
 from superfluid.worker.llama.context import Context
 from superfluid.worker.llama.library import build
 from superfluid.worker.llama.model import Model
 from superfluid.worker.llama.sampler import Candidates, Sampler
 from superfluid.worker.messages import Load, Ready, clip
+from superfluid.worker.moves import Moves, changed_sequence
 from superfluid.worker.prefill import Prefill
 from superfluid.worker.rounds import Rounds
 from superfluid.worker.signals import Signals
@@ -31,13 +33,15 @@ class PlanError(Exception):
 
 
 class Engine:
-    """Runs plans on one context. One thread calls ``run``; ``signals`` may be used from any."""
+    """Runs plans on one context. One thread calls ``run``; ``signals`` and ``host`` may be used from any."""
 
     def __init__(self, model: Model, load: Load) -> None:
         self._model = model
         self._context = context = Context(model, load)
         self._candidates = Candidates(context.n_vocab)
+        self.host = HostMemory()
         self.signals = Signals(context)
+        self._moves = Moves(context, self.host)
         self._jobs = Jobs(context, self.signals)
         self._rounds = Rounds(context, self._jobs, model.eog_ids())
         self._prefill = Prefill(context, self._jobs, self.signals, self._rounds)
@@ -87,8 +91,7 @@ class Engine:
         account = Account()
         for job_id in plan.retire:
             self._jobs.drop(job_id)
-        for move in plan.moves:
-            self._move(move, account)
+        self._moves.run(plan.moves, account)
         for admit in plan.admit:
             self._admit(admit, account)
         self._jobs.sweep_cancelled(account)
@@ -102,12 +105,7 @@ class Engine:
     def _check(self, plan: Plan) -> None:
         seqs = range(self._context.n_seq)
         taken = {job.seq for job in self._jobs if job.id not in plan.retire}
-        for move in plan.moves:
-            changed = move.dst if move.kind is MoveKind.COPY else move.seq
-            if move.seq not in seqs or changed not in seqs:
-                raise PlanError("a move names a sequence that does not exist")
-            if changed in taken:
-                raise PlanError(f"a move changes sequence {changed} under a running job")
+        self._check_moves(plan, taken)
         for admit in plan.admit:
             if admit.seq not in seqs or admit.seq in taken:
                 raise PlanError(f"sequence {admit.seq} does not exist or is taken")
@@ -115,13 +113,18 @@ class Engine:
                 raise PlanError(f"job {admit.job} is there already")
             taken.add(admit.seq)
 
-    def _move(self, move: Move, account: Account) -> None:
-        account.touched |= {move.seq, move.dst} if move.kind is MoveKind.COPY else {move.seq}
-        match move.kind:
-            case MoveKind.COPY:
-                self._context.copy(move.seq, move.dst, move.n)
-            case MoveKind.CLEAR:
-                self._context.clear(move.seq)
+    def _check_moves(self, plan: Plan, taken: set[int]) -> None:
+        saved: set[int] = set()
+        for move in plan.moves:
+            changed = changed_sequence(move)
+            if move.kind is not MoveKind.DROP and max(move.seq, changed or 0) >= self._context.n_seq:
+                raise PlanError("a move names a sequence that does not exist")
+            if changed in taken:
+                raise PlanError(f"a move changes sequence {changed} under a running job")
+            if move.kind is MoveKind.SAVE and (move.entry in saved or move.entry in self.host):
+                raise PlanError(f"entry {move.entry} is there already")
+            if move.kind is MoveKind.SAVE:
+                saved.add(move.entry)
 
     def _admit(self, admit: Admit, account: Account) -> None:
         context = self._context

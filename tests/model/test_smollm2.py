@@ -55,7 +55,7 @@ def test_it_answers_in_words_and_ends_by_itself(engine, vocabulary, prompt):
 
 def test_bytes_per_token_are_what_the_engine_exports(engine, prompt):
     reply(engine, 2, 0, prompt, limit=1)
-    exported = len(engine._context._export(0))
+    exported = len(engine._context.export(0))
 
     assert 0 <= exported - engine.ready.bytes_per_token * len(prompt) < 20 * len(prompt) + 4096
 

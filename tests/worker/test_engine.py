@@ -285,7 +285,7 @@ def kv_bytes(engine, seq):
     An export names its sequence in front, and behind the values it has an empty count for each later
     sequence.
     """
-    state = engine._context._export(seq)
+    state = engine._context.export(seq)
     end = len(state) - 4 * (engine.ready.n_seq - 1 - seq)
     return state[end - engine.ready.bytes_per_token * engine._context.length(seq) : end]
 

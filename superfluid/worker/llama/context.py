@@ -5,7 +5,7 @@ follows from that, read in llama.cpp's source and measured:
 
 * A call takes rows whose sequence ids are ascending; neighbours in id share a graph.
 * ``llama_memory_seq_cp`` between such buffers copies all cells of the buffer, and only at the next ``llama_decode``:
-  until then either side reads as something else. It is never used here. A copy is an export and an import of the one
+  until then either side reads as something else. It is never used here. A copy is an export and a restore of the one
   sequence, which costs what the sequence holds and is complete when it returns.
 * After a call that does not return 0 only the memory knows how many positions a sequence has.
 """
@@ -28,6 +28,8 @@ from superfluid.worker.messages import Load
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 Row: TypeAlias = npt.NDArray[np.float32]
+State: TypeAlias = npt.NDArray[np.uint8]
+"""The exported state of a sequence, as the engine lays it out. Never changed once it is made."""
 
 _FLASH: Final = {"off": 0, "on": 1, "auto": -1}
 _KV_TYPES: Final = {"f16": 1, "bf16": 30, "f32": 0, "q8_0": 8}
@@ -224,29 +226,35 @@ class Context:
             return True  # recurrent memory holds one state, at the last position
         return self._window > 0 and first <= n - self._window + 1
 
-    def copy(self, seq: int, dst: int, n: int) -> bool:
-        """Make *dst* hold the first *n* positions of *seq*, which keeps its own.
+    def export(self, seq: int) -> State | None:
+        """The state of *seq*, whole: as many bytes as it holds positions. None when there is no memory for it."""
+        size = self.export_size(seq)
+        try:
+            state = np.empty(size, np.uint8)
+        except MemoryError:
+            return None
+        written = int(lib.llama_state_seq_get_data(self.handle, _bytes_at(state), size, seq))
+        if written != size or size == 0:
+            return None  # the engine found no memory for its own part
+        state.setflags(write=False)
+        return state
+
+    def export_size(self, seq: int) -> int:
+        """Bytes of what ``export`` would return."""
+        return int(lib.llama_state_seq_get_size(self.handle, seq))
+
+    def restore(self, seq: int, state: State, n: int) -> bool:
+        """Make *seq* hold the first *n* positions of an exported *state*.
 
         Returns:
-            whether *dst* holds exactly them; on False it is cleared. Costs what *seq* holds, not what *n*
-            says: the engine exports sequences whole.
+            whether *seq* holds exactly them; on False it is cleared. Costs what *state* holds, not what *n* says.
         """
-        if seq == dst:
-            return self.trim(seq, n)
-        self.clear(dst)
+        self.clear(seq)
         if n == 0:
             return True
-        return self.length(seq) >= n and self._import(dst, self._export(seq)) and self.trim(dst, n)
-
-    def _export(self, seq: int) -> npt.NDArray[np.uint8]:
-        size = lib.llama_state_seq_get_size(self.handle, seq)
-        state = np.empty(size, np.uint8)
-        written = lib.llama_state_seq_get_data(self.handle, _bytes_at(state), size, seq)
-        return state[:written]
-
-    def _import(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        if len(state) and lib.llama_state_seq_set_data(self.handle, _bytes_at(state), len(state), seq):
-            return True
+        taken = lib.llama_state_seq_set_data(self.handle, _bytes_at(state), len(state), seq)
+        if taken == len(state) and self.length(seq) >= n:
+            return self.trim(seq, n)
         self.clear(seq)  # a failed import leaves what it had read so far
         return False
 
