@@ -24,7 +24,7 @@ import trio
 
 from superfluid.api.generate import Generations
 from superfluid.api.service import Service
-from superfluid.app.config import KEPT_SEQUENCES, ServeConfig
+from superfluid.app.config import ServeConfig
 from superfluid.app.identity import Recorded, check_vocabulary
 from superfluid.app.text import load_text
 from superfluid.core.errors import CorruptError, ShuttingDown, StartError
@@ -282,7 +282,7 @@ class Daemon:
         return Load(
             model_path=str(self.path),
             n_ctx=config.max_context,
-            n_seq=config.max_batch + KEPT_SEQUENCES,
+            n_seq=config.max_batch + config.kept_sequences,
             threads=config.threads or os.cpu_count() or 1,
         )
 

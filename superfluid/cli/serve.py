@@ -4,94 +4,39 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from superfluid.app.config import DEFAULT_DRAIN_SECONDS, DEFAULT_LANES, ServeConfig
+from superfluid.app.config import ServeConfig
+from superfluid.cli.sections import SectionedCommand
+from superfluid.cli.serve_options import serve_options
 from superfluid_protocol import address
 
 
 @click.command(
+    cls=SectionedCommand,
     epilog="""
 \b
 Examples:
   superfluid serve smollm2                    the model that comes as a package
   superfluid serve ./model.gguf               a GGUF file
   superfluid serve smollm2 --max-batch 4 --max-context 4096
-Then, in another terminal:  superfluid chat
-"""
+  superfluid serve smollm2 --class-lanes background=2 --park
+Then, in another terminal:  superfluid chat, and superfluid top
+""",
 )
 @click.argument("model", required=False)
-@click.option(
-    "--model", "named", metavar="MODEL", multiple=True, help="The model, as an option instead of an argument."
-)
-@click.option(
-    "--sessions",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Where the session log is kept  [default: $SUPERFLUID_HOME/sessions]",
-)
-@click.option(
-    "--socket",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The Unix socket to serve  [default: $SUPERFLUID_HOME/superfluid.sock]",
-)
-@click.option(
-    "--max-batch",
-    type=click.IntRange(1, 64),
-    default=DEFAULT_LANES,
-    show_default=True,
-    help="Generations that decode together; more wait in a queue.",
-)
-@click.option(
-    "--max-context",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Tokens of one session on the model  "
-    "[default: what it was trained with, at most 8192, within a quarter of the free memory]",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Threads of the worker  [default: the machine's cores]",
-)
-@click.option(
-    "--drain-timeout",
-    type=click.FloatRange(min=0),
-    default=DEFAULT_DRAIN_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long running replies may finish after SIGINT or SIGTERM; a second signal ends the wait.",
-)
-@click.option(
-    "--runtime", type=click.Choice(["llamacpp"]), default="llamacpp", show_default=True, help="The engine."
-)
-@click.option(
-    "--tui/--no-tui", default=False, hidden=True, help="Accepted for scripts; there is no full-screen view."
-)
-@click.option(
-    "--log-filter",
-    default=None,
-    metavar="FILTER",
-    help="Which log lines are written: a level, or target=level pairs: info,superfluid.sched=debug",
-)
-@click.option("-v", "--verbose", is_flag=True, help="Write debug lines too.")
+@serve_options
 def serve(
     *,
     model: str | None,
     named: tuple[str, ...],
-    sessions: Path | None,
-    socket: Path | None,
-    max_batch: int,
-    max_context: int,
-    threads: int,
-    drain_timeout: float,
     runtime: str,
     tui: bool,
     log_filter: str | None,
     verbose: bool,
+    **settings: Any,  # noqa: ANN401 - those of ServeConfig, by name
 ) -> None:
     """Serve MODEL: the name smollm2, or the path of a GGUF file.
 
@@ -105,16 +50,20 @@ def serve(
         raise click.UsageError(
             "one model can be served at a time; start another daemon with its own SUPERFLUID_HOME"
         )
-    config = ServeConfig(
-        model=models[0],
-        sessions=sessions or address.default_sessions(os.environ),
-        socket=socket or address.default_socket(os.environ),
-        max_batch=max_batch,
-        max_context=max_context,
-        threads=threads,
-        drain_timeout=drain_timeout,
-    )
-    _run(config, log_filter or ("debug" if verbose else "info"))
+    _run(_config(models[0], settings), log_filter or ("debug" if verbose else "info"))
+
+
+def _config(model: str, settings: dict[str, Any]) -> ServeConfig:
+    """What was asked for, checked as a whole."""
+    if settings["pressure_low"] > settings["pressure_high"]:
+        raise click.UsageError(
+            f"--pressure-low {settings['pressure_low']} is above --pressure-high {settings['pressure_high']}: eviction "
+            "begins at the high one and goes down to the low one"
+        )
+    settings["sessions"] = settings["sessions"] or address.default_sessions(os.environ)
+    settings["socket"] = settings["socket"] or address.default_socket(os.environ)
+    settings["park"] = settings["park"] or settings["park_lossy"]
+    return ServeConfig(model=model, **settings)
 
 
 def _run(config: ServeConfig, log_filter: str) -> None:
