@@ -107,6 +107,19 @@ class ContextFull(CapacityError):
     """The session's tokens fill the model's context."""
 
 
+class PinBudget(CapacityError):
+    """A pin is larger than what all pins together may hold. One that merely finds others in its place does not fail:
+    those yield."""
+
+    def __init__(self, tokens: int, budget: int) -> None:
+        super().__init__(
+            f"a pin of {tokens} tokens is larger than the {budget} that all pins together may hold; pin a fork of an "
+            "earlier event, or serve with a larger --pin-budget-pct or --max-context"
+        )
+        self.tokens = tokens
+        self.budget = budget
+
+
 class TooManyInFlight(CapacityError):
     """A queue with a named bound is full."""
 

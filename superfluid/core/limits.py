@@ -143,6 +143,10 @@ MAX_PIN_MS: Final = 7 * 24 * 3600 * 1000
 """Milliseconds that one `Pin` may hold: a week, the longest that an agent runs by itself. Who needs it longer renews it;
 who forgot it gives the memory back."""
 
+MAX_PINS: Final = 1024
+"""Pins at once, over all sessions; beyond them the oldest yields. More than a pool has sequences and host memory has room
+for conversations: their budget in tokens is the bound that matters, and this one holds where they share all of theirs."""
+
 MAX_BACKGROUND_DIVISOR: Final = 1_000_000
 """Ticks between two of a background job beside other work: more is a job that does not move, which is what 0 says."""
 
