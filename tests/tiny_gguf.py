@@ -1,8 +1,6 @@
 """Writes tiny random models (about 430 KB) that the real llama.cpp loads in milliseconds.
 
-Two layers of a transformer with random weights and a byte-level vocabulary with ChatML markers. What such a
-model
-says is noise, but noise that depends on every token before it: any wrong cell in its cache changes the next
+Two layers with random weights and a byte-level vocabulary with ChatML markers. What such a model says is noise, but noise that depends on every token before it: any wrong cell in its cache changes the next
 ids.
 """
 
@@ -14,8 +12,9 @@ from typing import Final
 import gguf
 import numpy as np
 
-ARCHITECTURES: Final = ("llama", "gemma3")
-"""Plain attention, and a sliding window of ``WINDOW`` positions."""
+ARCHITECTURES: Final = ("llama", "gemma3", "mamba")
+"""Plain attention, a sliding window of ``WINDOW`` positions, and recurrent layers, which hold one state and no
+positions."""
 
 WINDOW: Final = 32
 CONTEXT: Final = 4096
@@ -35,6 +34,10 @@ _INNER: Final = 128
 _HEADS: Final = 4
 _KV_HEADS: Final = 2
 _HEAD: Final = _WIDTH // _HEADS
+_SSM_INNER: Final = 2 * _WIDTH
+_SSM_CONV: Final = 4
+_SSM_STATE: Final = 16
+_SSM_RANK: Final = 4
 
 
 def write_tiny_gguf(
@@ -54,11 +57,11 @@ def write_tiny_gguf(
         endless: greedy never ends a generation, because the end tokens' logits are always 0.
     """
     writer = gguf.GGUFWriter(path, architecture)
-    _write_shape(writer, windowed=architecture == "gemma3")
+    _write_shape(writer, architecture)
     _write_vocabulary(writer)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
-    _write_weights(writer, windowed=architecture == "gemma3", seed=seed, endless=endless)
+    _write_weights(writer, architecture, seed=seed, endless=endless)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -66,17 +69,25 @@ def write_tiny_gguf(
     return path
 
 
-def _write_shape(writer: gguf.GGUFWriter, *, windowed: bool) -> None:
+def _write_shape(writer: gguf.GGUFWriter, architecture: str) -> None:
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(_WIDTH)
     writer.add_block_count(_LAYERS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(N_VOCAB)
+    if architecture == "mamba":
+        writer.add_feed_forward_length(0)
+        writer.add_head_count(0)
+        writer.add_ssm_conv_kernel(_SSM_CONV)
+        writer.add_ssm_inner_size(_SSM_INNER)
+        writer.add_ssm_state_size(_SSM_STATE)
+        writer.add_ssm_time_step_rank(_SSM_RANK)
+        return
     writer.add_feed_forward_length(_INNER)
     writer.add_head_count(_HEADS)
     writer.add_head_count_kv(_KV_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(_HEAD)
-    writer.add_vocab_size(N_VOCAB)
-    if windowed:
+    if architecture == "gemma3":
         writer.add_sliding_window(WINDOW)
         writer.add_key_length(_HEAD)
         writer.add_value_length(_HEAD)
@@ -95,7 +106,7 @@ def _write_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_add_bos_token(False)
 
 
-def _write_weights(writer: gguf.GGUFWriter, *, windowed: bool, seed: int, endless: bool) -> None:
+def _write_weights(writer: gguf.GGUFWriter, architecture: str, *, seed: int, endless: bool) -> None:
     random = np.random.default_rng(seed)
 
     def noise(name: str, *shape: int) -> None:
@@ -112,14 +123,34 @@ def _write_weights(writer: gguf.GGUFWriter, *, windowed: bool, seed: int, endles
     noise("output.weight", N_VOCAB, _WIDTH)
     for layer in range(_LAYERS):
         prefix = f"blk.{layer}."
+        ones(f"{prefix}attn_norm.weight", _WIDTH)
+        if architecture == "mamba":
+            _write_recurrent_layer(writer, prefix, random)
+            continue
         _write_layer(functools.partial(_prefixed, noise, prefix))
-        for name in ("attn_norm", "ffn_norm"):
-            ones(f"{prefix}{name}.weight", _WIDTH)
-        if windowed:
+        ones(f"{prefix}ffn_norm.weight", _WIDTH)
+        if architecture == "gemma3":
             for name in ("attn_q_norm", "attn_k_norm"):
                 ones(f"{prefix}{name}.weight", _HEAD)
             for name in ("post_attention_norm", "post_ffw_norm"):
                 ones(f"{prefix}{name}.weight", _WIDTH)
+
+
+def _write_recurrent_layer(writer: gguf.GGUFWriter, prefix: str, random: np.random.Generator) -> None:
+    def add(name: str, *shape: int, scale: float = 0.2) -> None:
+        writer.add_tensor(prefix + name, (random.standard_normal(shape) * scale).astype(np.float32))
+
+    add("ssm_in.weight", 2 * _SSM_INNER, _WIDTH)
+    add("ssm_conv1d.weight", _SSM_INNER, _SSM_CONV)
+    add("ssm_conv1d.bias", _SSM_INNER)
+    add("ssm_x.weight", _SSM_RANK + 2 * _SSM_STATE, _SSM_INNER)
+    add("ssm_dt.weight", _SSM_INNER, _SSM_RANK)
+    add("ssm_dt.bias", _SSM_INNER)
+    # Decay rates: negative, and slow enough that a token is felt hundreds of positions later.
+    rates = -np.exp(random.standard_normal((_SSM_INNER, _SSM_STATE)) - 4)
+    writer.add_tensor(prefix + "ssm_a", rates.astype(np.float32))
+    add("ssm_d", _SSM_INNER, scale=1)
+    add("ssm_out.weight", _WIDTH, _SSM_INNER)
 
 
 def _write_layer(noise: Callable[..., None]) -> None:

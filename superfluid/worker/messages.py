@@ -141,7 +141,8 @@ class Ready:
 
     Args:
         n_ctx: positions of one sequence, as the engine rounded them.
-        bytes_per_token: KV bytes of one position of one sequence (an estimate for models with mixed layers).
+        bytes_per_token: bytes that one more position adds to a sequence's exported state; beyond a sliding window less.
+        bytes_per_sequence: bytes of such a state besides, however long the sequence is: recurrent layers.
         description: the engine's words for the model.
         library: the engine's version and the CPU features it uses.
         cuts: one of ``CUTS``: whether a sequence can be cut back to any position, hardly (a sliding window), or not at
@@ -159,6 +160,7 @@ class Ready:
     threads: int
     cuts: str
     settings: str
+    bytes_per_sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

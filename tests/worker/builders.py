@@ -1,10 +1,12 @@
 """Builders for plans, and readers of results, in the terms that tests think in."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 
 from superfluid.core.plan import Admit, JobResult, Move, MoveKind, Plan, Result
+from superfluid.worker.engine import Engine
 from superfluid.worker.messages import Load
 
 PROMPT_A = [(7 * i + 3) % 250 for i in range(60)]
@@ -47,6 +49,18 @@ def clear(seq):
     return Move(kind=MoveKind.CLEAR, seq=seq)
 
 
+def save(seq, entry, n):
+    return Move(kind=MoveKind.SAVE, seq=seq, entry=entry, n=n)
+
+
+def restore(entry, seq, n):
+    return Move(kind=MoveKind.LOAD, seq=seq, entry=entry, n=n)
+
+
+def drop(entry):
+    return Move(kind=MoveKind.DROP, entry=entry)
+
+
 def line(result: Result, job: int) -> JobResult:
     """The result's line of *job*; there must be exactly one."""
     (found,) = [entry for entry in result.jobs if entry.job == job]
@@ -71,3 +85,9 @@ def reply(engine, job, seq, prompt, *, plan_id=9000, **changes):
     retired = engine.run(Plan(id=plan_id + 1, retire=(job,)))
     assert retired.jobs == ()
     return ids(result, job)
+
+
+def fresh(model, prompt, **changes):
+    """What a context that never held anything answers."""
+    with closing(Engine.open(load(model))) as engine:
+        return reply(engine, 1, 0, prompt, **changes)

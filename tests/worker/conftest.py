@@ -17,7 +17,13 @@ def tiny_window_model(tmp_path_factory):
     return write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny-gemma3.gguf", architecture="gemma3")
 
 
-@pytest.fixture(params=["tiny_model", "tiny_window_model"])
+@pytest.fixture(scope="session")
+def tiny_recurrent_model(tmp_path_factory):
+    """Recurrent layers."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny-mamba.gguf", architecture="mamba")
+
+
+@pytest.fixture(params=["tiny_model", "tiny_window_model", "tiny_recurrent_model"])
 def any_model(request):
     return request.getfixturevalue(request.param)
 
@@ -25,5 +31,12 @@ def any_model(request):
 @pytest.fixture
 def engine(tiny_model):
     engine = Engine.open(load(tiny_model))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def any_engine(any_model):
+    engine = Engine.open(load(any_model))
     yield engine
     engine.close()
