@@ -1,7 +1,7 @@
 """Writes tiny random models (about 430 KB) that the real llama.cpp loads in milliseconds.
 
-Two layers with random weights and a byte-level vocabulary with ChatML markers. What such a model says is noise, but noise that depends on every token before it: any wrong cell in its cache changes the next
-ids.
+Two layers with random weights and a byte-level vocabulary with ChatML markers. What such a model says is noise, but
+noise that depends on every token before it: any wrong cell in its cache changes the next ids.
 """
 
 import functools

@@ -188,6 +188,24 @@ default size of a pipe; a C abort's message is far smaller."""
 ENGINE_LOG_LINES: Final = 16
 """Last warnings and errors of the engine that are kept, to give the reason of a failure."""
 
+# -- kept KV ----------------------------------------------------------------------------------------
+
+MAX_HOST_BYTES: Final = 8192 * MIB
+"""Exported KV in host memory of one worker: beyond it a prefix is cheaper kept in a file, which the page cache serves."""
+
+HOST_MEMORY_PERCENT: Final = 60
+"""Share of the free memory that exported KV may take: the rest is for prompts, replies and everybody else."""
+
+STATE_SLACK_BYTES: Final = 1 * MIB
+"""What an exported state may be larger than foretold (twice that), before its worker counts as dishonest."""
+
+PARK_CHUNK_BYTES: Final = 1 * MIB
+"""A park file is written and checked in pieces of so many bytes: some 0.1 ms of work without the interpreter's lock, so
+that a lane that decodes meanwhile does not feel it."""
+
+MAX_PARK_HEADER_BYTES: Final = 16 * KIB
+"""Header of a park file: two texts of the link's size and a few numbers. A scan at start reads no more of a file."""
+
 # -- output -----------------------------------------------------------------------------------------
 
 MAX_OUTPUT_BACKLOG_BYTES: Final = 1 * MIB

@@ -8,7 +8,8 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from superfluid.core.plan import FINISHED, JobResult, JobState, Plan, Result
+from superfluid.core.limits import STATE_SLACK_BYTES
+from superfluid.core.plan import FINISHED, JobResult, JobState, MoveKind, Plan, Result
 from superfluid.worker.messages import FromWorker, MessageError, Ready
 
 
@@ -22,6 +23,11 @@ def still_running(plan: Plan, result: Result, running: AbstractSet[int]) -> froz
     """The jobs that run after *result*, when *running* ran before its *plan*."""
     ended = {line.job for line in result.jobs if line.state in FINISHED}
     return frozenset((running | {admit.job for admit in plan.admit}) - set(plan.retire) - ended)
+
+
+def state_bound(ready: Ready, positions: int) -> int:
+    """Bytes beyond which no state of so many positions is honest. The foretold size is exact for most models only."""
+    return 2 * (ready.bytes_per_sequence + positions * ready.bytes_per_token) + STATE_SLACK_BYTES
 
 
 def check_result(plan: Plan, result: FromWorker, ready: Ready, running: AbstractSet[int]) -> Result:
@@ -38,6 +44,7 @@ def check_result(plan: Plan, result: FromWorker, ready: Ready, running: Abstract
         seen.add(line.job)
         _check_line(plan, line, ready)
     _check_positions(result, ready)
+    _check_saved(plan, result, ready)
     _check_counts(plan, result, ready)
     return result
 
@@ -65,6 +72,18 @@ def _check_positions(result: Result, ready: Ready) -> None:
     for seq, length in result.positions:
         if seq >= ready.n_seq or length > ready.n_ctx:
             raise MessageError("the result speaks of cells that do not exist")
+
+
+def _check_saved(plan: Plan, result: Result, ready: Ready) -> None:
+    """The entries, of which the scheduler keeps the books of host memory."""
+    asked = {move.entry: move.n for move in plan.moves if move.kind is MoveKind.SAVE}
+    if sorted(entry for entry, _, _ in result.saved) != sorted(asked):
+        raise MessageError("the result does not speak of each entry that was asked for, and of no other")
+    for entry, positions, size in result.saved:
+        if positions not in {0, asked[entry]} or (positions > 0) != (size > 0):
+            raise MessageError("the result claims an entry of other positions than were asked for")
+        if size > state_bound(ready, positions):
+            raise MessageError("the result claims an entry of absurd size")
 
 
 def _check_counts(plan: Plan, result: Result, ready: Ready) -> None:

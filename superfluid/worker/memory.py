@@ -6,6 +6,8 @@ import resource
 from pathlib import Path
 from typing import Final
 
+from superfluid.core.limits import HOST_MEMORY_PERCENT, MAX_HOST_BYTES
+
 DEFAULT_CONTEXT: Final = 8192
 """Positions of a sequence when nobody asked for a number: enough for an agent's prompts; models trained with a hundred
 thousand would take all memory for what most sessions never use."""
@@ -35,6 +37,32 @@ def default_context(*, trained: int, position_bytes: int, available: int | None)
         return most
     affordable = available // POOL_SHARE // position_bytes // CONTEXT_STEP * CONTEXT_STEP
     return min(most, max(affordable, LEAST_CONTEXT))
+
+
+def host_budget(*, pool_cells: int, bytes_per_token: int, available: int | None, fixed: int = 0) -> int:
+    """Bytes that exported KV may take in host memory: as many tokens as the pool has cells, within the bounds.
+
+    Args:
+        pool_cells: positions of all sequences together.
+        bytes_per_token: of ``Ready``.
+        available: bytes that may still be used (``available_bytes``, once the pool is allocated), or None when that is
+            not known.
+        fixed: ``bytes_per_sequence`` of ``Ready``, of all sequences together: it is all there is where layers are
+            recurrent.
+    """
+    wanted = min(pool_cells * bytes_per_token + fixed, MAX_HOST_BYTES)
+    return wanted if available is None else min(wanted, available * HOST_MEMORY_PERCENT // 100)
+
+
+def memory_pressure() -> float | None:
+    """Percent of the last ten seconds in which some task waited for memory; None when the system does not say."""
+    return parse_pressure(_read("/proc/pressure/memory"))
+
+
+def parse_pressure(text: str) -> float | None:
+    """The ``some avg10`` of ``/proc/pressure/memory``, or None when *text* is not of that form."""
+    found = re.search(r"^some avg10=(\d+\.\d+) ", text, re.MULTILINE)
+    return float(found[1]) if found else None
 
 
 def available_bytes() -> int | None:

@@ -5,7 +5,7 @@ import pytest
 from superfluid.core.plan import JobResult, JobState, Plan, Result
 from superfluid.worker.check import check_result, still_running
 from superfluid.worker.messages import MessageError, Progress, Ready
-from tests.worker.builders import admit, pack
+from tests.worker.builders import admit, copy, pack, restore, save
 
 READY = Ready(
     n_vocab=260,
@@ -76,6 +76,39 @@ def test_an_honest_result_passes(answer):
 def test_anything_else_is_garbage(answer):
     with pytest.raises(MessageError):
         check_result(PLAN, answer, READY, RUNNING)
+
+
+SAVING = Plan(id=4, moves=(save(0, 8, 100), save(1, 9, 5), copy(0, 2, 3), restore(3, 4, 7)))
+SAVED = replace(NOTHING, saved=((8, 100, 2000), (9, 0, 0)))
+
+
+@pytest.mark.parametrize(
+    "saved", [SAVED.saved, ((9, 5, 5), (8, 0, 0)), ((9, 0, 0), (8, 0, 0)), ((8, 100, 1 << 20), (9, 0, 0))]
+)
+def test_an_honest_line_of_every_save_passes(saved):
+    answer = replace(SAVED, saved=saved)
+
+    assert check_result(SAVING, answer, READY, frozenset()) is answer
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        pytest.param((), id="none"),
+        pytest.param(((8, 100, 2000),), id="one is missing"),
+        pytest.param(((8, 100, 2000), (9, 0, 0), (10, 1, 1)), id="one that was not asked for"),
+        pytest.param(((8, 100, 2000), (9, 0, 0), (9, 0, 0)), id="one twice"),
+        pytest.param(((8, 100, 2000), (3, 5, 5)), id="one that was loaded"),
+        pytest.param(((8, 101, 2000), (9, 0, 0)), id="more positions"),
+        pytest.param(((8, 99, 2000), (9, 0, 0)), id="fewer positions"),
+        pytest.param(((8, 100, 0), (9, 0, 0)), id="positions of no bytes"),
+        pytest.param(((8, 100, 2000), (9, 0, 7)), id="bytes of no positions"),
+        pytest.param(((8, 100, 2 * 101 + (1 << 20) + 1), (9, 0, 0)), id="absurd bytes"),
+    ],
+)
+def test_a_line_of_a_save_that_cannot_be_is_garbage(saved):
+    with pytest.raises(MessageError, match="entry"):
+        check_result(SAVING, replace(SAVED, saved=saved), READY, frozenset())
 
 
 def test_who_runs_after_a_result():
