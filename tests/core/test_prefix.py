@@ -212,6 +212,7 @@ class TestRemove:
         assert len(nodes(index)) == 2
         assert index.stream(1) == ids(1, 2, 4)
 
+    @pytest.mark.slow
     def test_memory_follows_the_distinct_tokens_and_comes_back(self):
         """100 sessions with one prompt of 20,000 ids: flat copies would take 8 MB."""
         common = array("I", range(20_000))
@@ -233,6 +234,7 @@ class TestRemove:
         assert full < 4 * 20_000 + 100_000
         assert empty < 30_000
 
+    @pytest.mark.slow
     def test_a_chain_of_a_thousand_streams_needs_no_deep_stack(self):
         whole = array("I", range(2000))
         index = filled(*(whole[: 2 * length] for length in range(1, 1001)))
@@ -248,6 +250,7 @@ TOKENS = st.lists(st.integers(0, 2), max_size=12)
 KEYS = st.integers(0, 5)
 
 
+@pytest.mark.slow
 @given(st.lists(TOKENS, max_size=8), TOKENS)
 def test_matches_are_those_of_the_loop_over_all_streams(streams, prompt):
     found = list(filled(*streams).matches(array("I", prompt)))
@@ -312,4 +315,4 @@ class Against(RuleBasedStateMachine):
         check_tree(self.index)
 
 
-TestAgainstLists = Against.TestCase
+TestAgainstLists = pytest.mark.slow(Against.TestCase)
