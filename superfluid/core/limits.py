@@ -178,6 +178,14 @@ MAX_ADMITTED_BYTES: Final = 48 * MIB
 """Token ids, four bytes each, of the prompts that one tick admits: twelve million. Jobs beyond it wait for the next tick;
 a single prompt beyond it is refused, and no context holds one."""
 
+MAX_DRAFT: Final = 15
+"""Tokens guessed at once: with the token before them 16 rows, a multiple of every padding of exact rows. Measured on two
+cores, 16 rows take 6 to 9 steps; more rows gain little and are lost more often."""
+
+MAX_LOOKUP_TOKENS: Final = 32 * KIB
+"""Last tokens of a job's text in which guesses are looked for. Their index takes some 10 MB and 30 ms, once, and only
+while the job is alone."""
+
 MAX_LINK_TEXT_BYTES: Final = 4 * KIB
 """One text in a worker's message (a reason, a description): longer ones are cut by the worker, refused by the daemon."""
 
@@ -203,8 +211,13 @@ PARK_CHUNK_BYTES: Final = 1 * MIB
 """A park file is written and checked in pieces of so many bytes: some 0.1 ms of work without the interpreter's lock, so
 that a lane that decodes meanwhile does not feel it."""
 
-MAX_PARK_HEADER_BYTES: Final = 16 * KIB
-"""Header of a park file: two texts of the link's size and a few numbers. A scan at start reads no more of a file."""
+MAX_PARK_NAME_BYTES: Final = 4 * KIB
+"""Identity and digest in the head of a park file, each: no longer than a text of the link. A scan at start reads no more
+of a file than its head."""
+
+PARK_SYNC_BYTES: Final = 8 * MIB
+"""A park file is synced after every so many bytes: one sync of all of it would hold up the log's behind it, and with
+that every reply."""
 
 # -- output -----------------------------------------------------------------------------------------
 
