@@ -16,7 +16,7 @@ from superfluid.core.errors import NotSupported
 from superfluid.core.record import Record
 from superfluid.sched.model import Model
 from superfluid.store.store import Store
-from superfluid_protocol import Request, Response, Tier, request, response, types
+from superfluid_protocol import ModelInfo, Request, Response, Tier, request, response, types
 
 Handler = Callable[["Service", Any], Awaitable[Response]]
 
@@ -25,15 +25,23 @@ class Service:
     """One model's sessions, behind one method.
 
     Args:
+        models: What is served, as of now.
         metrics: Renders the daemon's metrics in Prometheus' text format.
     """
 
     def __init__(
-        self, *, store: Store, model: Model, generations: Generations, metrics: Callable[[], str]
+        self,
+        *,
+        store: Store,
+        model: Model,
+        generations: Generations,
+        models: Callable[[], tuple[ModelInfo, ...]],
+        metrics: Callable[[], str],
     ) -> None:
         self.store = store
         self.model = model
         self.generations = generations
+        self._models = models
         self._metrics = metrics
 
     async def call(self, req: Request) -> Response:
@@ -123,6 +131,9 @@ class Service:
             )
         )
 
+    async def _list_models(self, _req: request.Models) -> Response:
+        return response.ModelList(models=self._models())
+
     async def _get_metrics(self, _req: request.Metrics) -> Response:
         return response.Text(text=self._metrics())
 
@@ -140,6 +151,7 @@ _HANDLERS: Final[dict[type[Request], Handler]] = {
     request.Sessions: Service._sessions,
     request.SetMeta: Service._set_meta,
     request.Inspect: Service._inspect,
+    request.Models: Service._list_models,
     request.Metrics: Service._get_metrics,
 }
 

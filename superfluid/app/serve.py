@@ -39,6 +39,7 @@ from superfluid.sched.model import Model, Text
 from superfluid.store.store import Store
 from superfluid.wal.log import Log, Opened
 from superfluid.worker.messages import Load
+from superfluid_protocol import ModelInfo
 
 FLUSH_SECONDS: Final = 3.0
 """Once running generations are cancelled: time for their records and for the last replies to reach their clients."""
@@ -194,7 +195,13 @@ class Daemon:
         async with trio.open_nursery() as work:
             generations = Generations(store=store, model=model, engine=engine, nursery=work)
             metrics = renderer(DaemonCollector(store, engine))
-            service = Service(store=store, model=model, generations=generations, metrics=metrics)
+            service = Service(
+                store=store,
+                model=model,
+                generations=generations,
+                models=lambda: (self._describe(engine),),
+                metrics=metrics,
+            )
             server = NativeServer(listener, service)
             work.start_soon(server.run)
             work.start_soon(self._load_text, model)
@@ -276,6 +283,18 @@ class Daemon:
                 "ready", model=self.config.model, context=engine.status.n_ctx, worker=engine.status.worker_pid
             )
             self._on_ready(self)
+
+    def _describe(self, engine: Engine) -> ModelInfo:
+        """The served model, for clients. The file by its name alone: where it lies is nobody's business."""
+        return ModelInfo(
+            name=Path(self.config.model).name,
+            path=self.path.name,
+            loaded=engine.status.phase is Phase.READY,
+            context=engine.status.n_ctx or 0,
+            lanes=self.config.max_batch,
+            description="",
+            capability=None,
+        )
 
     def _load(self) -> Load:
         config = self.config

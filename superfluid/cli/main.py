@@ -26,6 +26,7 @@ INTERRUPTED: Final = 130
         "serve": ("superfluid.cli.serve:serve", "Serve a model's sessions on a Unix socket."),
         "chat": ("superfluid.cli.chat:chat", "Talk to the model in a session."),
         "session": ("superfluid.cli.session:session", "List, inspect and draw sessions."),
+        "top": ("superfluid.cli.top:top", "Watch what the daemon does, live."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""
@@ -36,6 +37,7 @@ Examples:
   superfluid chat --session 3     go on with session 3
   superfluid session list         every session, with or without a daemon
   superfluid session inspect 3    one session, event by event
+  superfluid top                  lanes, queue, tokens a second, KV
 \b
 Environment:
   SUPERFLUID_HOME                 where socket and sessions are  [default: ~/.superfluid]

@@ -51,8 +51,8 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
     """Run commands on terminals; they end with the test."""
     made: list[Terminal] = []
 
-    def run(*args: str, home: Path) -> Terminal:
-        made.append(Terminal(*args, home=home))
+    def run(*args: str, home: Path, kind: str = "dumb") -> Terminal:
+        made.append(Terminal(*args, home=home, kind=kind))
         return made[-1]
 
     yield run

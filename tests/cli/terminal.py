@@ -39,16 +39,20 @@ def superfluid(
 
 
 class Terminal:
-    """A command on a terminal of its own; what it shows collects in ``shown``."""
+    """A command on a terminal of its own; what it shows collects in ``shown``.
 
-    def __init__(self, *args: str, home: Path) -> None:
+    Args:
+        kind: What its program takes it for; one that is not ``dumb`` obeys control sequences.
+    """
+
+    def __init__(self, *args: str, home: Path, kind: str = "dumb") -> None:
         ours, theirs = pty.openpty()
         self._fd = ours
         self.shown = ""
         try:
             self.process = subprocess.Popen(
                 [*COMMAND, *args],
-                env=environment(home),
+                env=environment(home, {"TERM": kind}),
                 stdin=theirs,
                 stdout=theirs,
                 stderr=theirs,
