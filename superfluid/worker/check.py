@@ -10,7 +10,7 @@ import numpy as np
 
 from superfluid.core.limits import STATE_SLACK_BYTES
 from superfluid.core.plan import FINISHED, JobResult, JobState, MoveKind, Plan, Result
-from superfluid.worker.messages import FromWorker, MessageError, Ready
+from superfluid.worker.messages import Fetch, Filed, FromWorker, MessageError, Ready, Seal
 
 
 def jobs_of(plan: Plan, running: AbstractSet[int]) -> frozenset[int]:
@@ -47,6 +47,13 @@ def check_result(plan: Plan, result: FromWorker, ready: Ready, running: Abstract
     _check_saved(plan, result, ready)
     _check_counts(plan, result, ready)
     return result
+
+
+def check_filed(request: Seal | Fetch, filed: Filed, ready: Ready) -> None:
+    """Raise ``MessageError`` if *filed* cannot be what an honest worker answers to *request*."""
+    honest = 0 < filed.size <= state_bound(ready, request.positions) if filed.ok else filed.size == 0
+    if not honest:
+        raise MessageError("the answer about a park file claims an absurd size")
 
 
 def _check_line(plan: Plan, line: JobResult, ready: Ready) -> None:

@@ -4,14 +4,20 @@ Whatever goes wrong with a running worker (it dies, it hangs, it answers garbage
 with the process killed and reaped before it is raised. A model that cannot be loaded is ``WorkerStartFailed``: starting
 the worker again the same way helps only if something outside has changed.
 
+Answers about park files come at any time. Of the tasks that wait for something, one reads the link and hands on what
+comes; the others are woken after each message. So while no plan runs, somebody has to be in ``wait_lost``.
+
 A worker is looked at only while it owes an answer, and then once in half a second (``core.liveness`` judges what is
-seen). An idle link costs nothing: its worker's death wakes whoever is in ``wait_lost``.
+seen). An idle link costs nothing.
 """
 
+import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, TypeVar
 
 import trio
 
@@ -25,18 +31,22 @@ from superfluid.core.limits import (
 from superfluid.core.liveness import Watch, judge, parse_stat
 from superfluid.core.plan import Plan, Result
 from superfluid.worker import codec
-from superfluid.worker.check import check_result, still_running
+from superfluid.worker.check import check_filed, check_result, still_running
 from superfluid.worker.child import Child
 from superfluid.worker.main import PROCESS_NAME
 from superfluid.worker.messages import (
     Cancel,
     Failed,
+    Fetch,
+    Filed,
     FromWorker,
     Interrupt,
     Load,
     MessageError,
+    Probed,
     Progress,
     Ready,
+    Seal,
     Shutdown,
     ToWorker,
 )
@@ -45,6 +55,9 @@ WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "superfluid.worker.main", P
 """``-P`` keeps the working directory off the module path: what lies there is not ours."""
 
 _READ_BYTES: Final = 1 << 16
+
+_End = TypeVar("_End", Ready, Probed)
+"""What ends a handshake."""
 
 
 class WorkerLink:
@@ -57,13 +70,22 @@ class WorkerLink:
 
     ready: Ready
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, on_filed: Callable[[Filed], None] | None = None) -> None:
         self.lost: str | None = None
         self._child = child
+        self._on_filed = on_filed
         self._inbox = bytearray()
         self._outbox = bytearray()
         self._running: frozenset[int] = frozenset()
+        self._loading = True
         self._in_flight: int | None = None
+        self._answer: FromWorker | None = None
+        """To the plan in flight, until its waiter takes it."""
+        self._filing: dict[int, Seal | Fetch] = {}
+        self._reading = False
+        self._patience = trio.CancelScope()
+        """Of the task that reads: it looks after the worker at the deadline."""
+        self._others = trio.lowlevel.ParkingLot()
 
     @classmethod
     async def start(
@@ -72,6 +94,7 @@ class WorkerLink:
         *,
         ready_timeout: float = WORKER_READY_SECONDS,
         on_progress: Callable[[float], None] | None = None,
+        on_filed: Callable[[Filed], None] | None = None,
         command: Sequence[str] = WORKER_COMMAND,
     ) -> "WorkerLink":
         """Start a worker and wait until it has loaded its model. Call it from the main thread.
@@ -80,21 +103,45 @@ class WorkerLink:
             load: what to load.
             ready_timeout: seconds without any progress after which the worker is given up.
             on_progress: called with the share of the model that is loaded.
+            on_filed: called with each answer to a seal or fetch, by the task that reads the link.
             command: the program to start.
 
         Raises:
             WorkerStartFailed: the model cannot be loaded, or not in time.
             WorkerLost: the worker was killed from outside, or answered garbage.
         """
-        link = cls(Child(command))
+        link = cls(Child(command), on_filed)
         try:
             link._send(load)
-            link.ready = await link._handshake(ready_timeout, on_progress)
+            link.ready = await link._handshake(Ready, ready_timeout, on_progress)
         except BaseException:
             await link._child.kill_and_reap()
             link._child.close()
             raise
+        link._loading = False
         return link
+
+    @classmethod
+    async def probe(
+        cls,
+        load: Load,
+        *,
+        ready_timeout: float = WORKER_READY_SECONDS,
+        on_progress: Callable[[float], None] | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+    ) -> str:
+        """Start a worker that measures its model (``Load.probe``), and wait for its record; it has ended by then.
+
+        Arguments and errors are those of ``start``.
+        """
+        link = cls(Child(command))
+        try:
+            link._send(load)
+            probed = await link._handshake(Probed, ready_timeout, on_progress)
+        finally:
+            await link._child.reap()
+            link._child.close()
+        return probed.record
 
     @property
     def pid(self) -> int:
@@ -116,15 +163,18 @@ class WorkerLink:
             raise InternalError("a worker runs one plan at a time")
         self._send(plan)
         self._in_flight = plan.id
+        self._watch()
         try:
-            result = check_result(plan, await self._receive(), self.ready, self._running)
+            while self._answer is None:
+                await self._attend()
+            result = check_result(plan, self._answer, self.ready, self._running)
         except MessageError as error:
             raise await self._lose(f"the worker answered garbage: {error}") from error
         except trio.Cancelled:
             await self._lose("the worker was given up in the middle of a plan")
             raise
         finally:
-            self._in_flight = None
+            self._in_flight = self._answer = None
         self._running = still_running(plan, result, self._running)
         return result
 
@@ -138,12 +188,30 @@ class WorkerLink:
         if self.lost is None and self._in_flight is not None:
             self._send(Interrupt(plan_id=self._in_flight))
 
-    async def wait_lost(self) -> str:
-        """Wait until the worker is lost, also while it is idle; returns the reason."""
+    def seal_nowait(self, request: Seal) -> None:
+        """Have an entry written to a park file. Its answer goes to ``on_filed``; a lost worker gives none.
+
+        The entry must be there: its ``Result.saved`` or ``Filed`` has come. It may be dropped straight after.
+        """
+        self._file(request)
+
+    def fetch_nowait(self, request: Fetch) -> None:
+        """Have a park file made an entry. Its answer goes to ``on_filed``; a lost worker gives none."""
+        self._file(request)
+
+    def _file(self, request: Seal | Fetch) -> None:
+        if request.ticket in self._filing:
+            raise InternalError(f"ticket {request.ticket} is out already")
         if self.lost is None:
-            await self._child.wait_ended()
-            await self._lose_ended()
-        assert self.lost is not None
+            self._filing[request.ticket] = request
+            self._send(request)
+            self._watch()
+
+    async def wait_lost(self) -> str:
+        """Wait until the worker is lost, also while it is idle; returns the reason. Hands on what comes meanwhile."""
+        while self.lost is None:
+            with suppress(WorkerLost):
+                await self._attend()
         return self.lost
 
     async def aclose(self) -> None:
@@ -164,7 +232,9 @@ class WorkerLink:
 
     # -- start --------------------------------------------------------------------------------------
 
-    async def _handshake(self, ready_timeout: float, on_progress: Callable[[float], None] | None) -> Ready:
+    async def _handshake(
+        self, end: type[_End], ready_timeout: float, on_progress: Callable[[float], None] | None
+    ) -> _End:
         while True:
             message: FromWorker | None = None
             try:
@@ -182,12 +252,12 @@ class WorkerLink:
                 case Progress():
                     if on_progress is not None:
                         on_progress(message.fraction)
-                case Ready():
-                    return message
                 case Failed():
                     raise WorkerStartFailed(message.kind, message.reason)
-                case Result():
-                    raise await self._lose("the worker answered garbage: a result before any plan")
+                case _ if isinstance(message, end):
+                    return message
+                case _:
+                    raise await self._lose(f"the worker answered garbage: no {end.__name__} after its start")
 
     def _start_error(self, lost: WorkerLost) -> WorkerLost | WorkerStartFailed:
         """A worker that crashes while it loads will do so again; one that was killed from outside may not."""
@@ -215,19 +285,56 @@ class WorkerLink:
         except OSError:
             self._outbox.clear()  # it is gone; the next receive says how
 
+    async def _attend(self) -> None:
+        """Take part in reading until a message has come: as the one who reads, or as one who is woken after it.
+
+        Raises:
+            WorkerLost: the worker is lost.
+        """
+        if self._reading:
+            await self._others.park()
+            if self.lost is not None:
+                raise WorkerLost(self.lost)
+            return
+        self._reading = True
+        try:
+            self._hand_on(await self._receive())
+        except MessageError as error:
+            raise await self._lose(f"the worker answered garbage: {error}") from error
+        finally:
+            self._reading = False
+            self._others.unpark_all()
+
+    def _hand_on(self, message: FromWorker) -> None:
+        if isinstance(message, Filed):
+            request = self._filing.pop(message.ticket, None)
+            if request is None:
+                raise MessageError("the answer about a park file that nobody asked for")
+            check_filed(request, message, self.ready)
+            if self._on_filed is not None:
+                self._on_filed(message)
+        elif self._in_flight is None or self._answer is not None:
+            raise MessageError("a message that nobody asked for")
+        else:
+            self._answer = message
+
     async def _receive(self) -> FromWorker:
-        """The next message. Looks after the worker while it waits."""
-        clock = trio.current_time
-        watch = Watch(busy_at=clock())
-        look_at = clock() + WORKER_SAMPLE_SECONDS
+        """The next message. Looks after the worker while it owes one."""
+        watch = Watch(busy_at=trio.current_time())
         while (message := self._take_message()) is None:
-            with trio.move_on_at(look_at):
+            with trio.CancelScope() as self._patience:
+                self._watch()
                 await self._wait_bytes()
-            if clock() >= look_at:
+            if self._patience.cancelled_caught:
                 self._flush()
-                watch = await self._look(watch, clock())
-                look_at = clock() + WORKER_SAMPLE_SECONDS
+                watch = await self._look(watch, trio.current_time())
         return message
+
+    def _watch(self) -> None:
+        """Have the task that reads look after the worker, if that owes an answer."""
+        owing = self._loading or self._in_flight is not None or self._filing
+        if owing and self._patience.deadline == math.inf:
+            self._patience.deadline = trio.current_time() + WORKER_SAMPLE_SECONDS
 
     async def _wait_bytes(self) -> None:
         sock = self._child.sock
@@ -261,6 +368,9 @@ class WorkerLink:
     # -- loss ---------------------------------------------------------------------------------------
 
     async def _look(self, watch: Watch, now: float) -> Watch:
+        if self._in_flight is None and not self._loading:
+            # A park file may wait for its disk for long, in a thread whose state is not seen here.
+            watch = replace(watch, busy_at=now)
         sample = parse_stat(self._child.stat(), at=now)
         watch, reason = judge(watch, sample)
         if reason is not None:

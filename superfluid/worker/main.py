@@ -2,10 +2,10 @@
 
     python -P -m superfluid.worker.main superfluid-worker-llamacpp --fd N --parent PID
 
-Two threads. The main thread is the only one that touches llama.cpp. The other reads the link: it queues plans, passes
-signals on at once, and ends the process the moment the link is closed, also in the middle of a call of llama.cpp
-(ctypes releases the interpreter's lock there). So a worker never outlives its daemon, whatever it was doing; the
-parent-death signal says the same once more, for the case that this interpreter hangs.
+The main thread is the only one that touches llama.cpp. Another reads the link: it queues plans, passes signals on at
+once, hands seals and fetches to the threads of ``filer``, and ends the process the moment the link is closed, also in
+the middle of a call of llama.cpp (ctypes releases the interpreter's lock there). So a worker never outlives its daemon,
+whatever it was doing; the parent-death signal says the same once more, for the case that this interpreter hangs.
 
 Exit codes: 0 ended on request or with the link; 1 a bug (the traceback is on standard error); 3 the model cannot be
 loaded (a ``Failed`` message said why).
@@ -33,6 +33,7 @@ from superfluid.worker.messages import (
     Fetch,
     Interrupt,
     Load,
+    MessageError,
     Progress,
     Seal,
     Shutdown,
@@ -41,6 +42,7 @@ from superfluid.worker.messages import (
 
 if TYPE_CHECKING:
     from superfluid.worker.engine import Engine
+    from superfluid.worker.filer import Filing
     from superfluid.worker.signals import Signals
 
 PROCESS_NAME: Final = "superfluid-worker-llamacpp"
@@ -58,10 +60,11 @@ _PROGRESS_STEP: Final = 0.01
 
 
 class Link:
-    """The child's end of the link: frames in, messages out. One thread reads, another writes."""
+    """The child's end of the link: frames in, messages out. One thread reads; any may send."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._sending = threading.Lock()
         self._stream = sock.makefile("rb")
 
     def receive(self) -> ToWorker | None:
@@ -75,7 +78,9 @@ class Link:
 
     def send(self, message: messages.FromWorker) -> None:
         """Send one message whole. Raises ``OSError`` when the daemon is gone."""
-        self._socket.sendall(codec.encode(message))
+        frame = codec.encode(message)
+        with self._sending:
+            self._socket.sendall(frame)
 
 
 class Inbox(threading.Thread):
@@ -84,10 +89,12 @@ class Inbox(threading.Thread):
     def __init__(self, link: Link) -> None:
         super().__init__(name="link", daemon=True)
         self._link = link
-        self.work: queue.SimpleQueue[Load | Plan | Seal | Fetch | Shutdown] = queue.SimpleQueue()
+        self.work: queue.SimpleQueue[Load | Plan | Shutdown] = queue.SimpleQueue()
         """At most one plan at a time: the daemon sends the next one after the result."""
         self.signals: Signals | None = None
         """Set by the main thread once there is an engine that could be signalled."""
+        self.filing: Filing | None = None
+        """Likewise, before the daemon is told that it may ask for anything."""
 
     def run(self) -> None:
         code = 0
@@ -116,6 +123,11 @@ class Inbox(threading.Thread):
                     os._exit(0)  # still loading
                 signals.stop()
                 self.work.put(message)
+            case Seal() | Fetch():
+                if self.filing is None:
+                    raise MessageError("a request for a park file came before the model was loaded")
+                # Here and not in the threads, so that a seal finds its entry before a plan behind it drops that.
+                self.filing.seal(message) if isinstance(message, Seal) else self.filing.fetch(message)
             case _:
                 self.work.put(message)
 
@@ -165,7 +177,10 @@ def _serve(link: Link, inbox: Inbox) -> int:
     except MemoryError:
         link.send(Failed(kind="memory", reason=f"too little memory to load model file {load.model_path}"))
         return EXIT_CANNOT_START
+    from superfluid.worker.filer import Filing  # as late, and for the same reason, as the engine
+
     inbox.signals = engine.signals
+    inbox.filing = Filing(engine.host, link.send)
     link.send(engine.ready)
     while isinstance(plan := inbox.work.get(), Plan):
         link.send(engine.run(plan))
