@@ -23,9 +23,10 @@ ROWS: Final = (1, 2, 4, 8)
 """Rows of a sequence in a micro-batch that are tried, the cheapest first. llama.cpp's kernels for repacked weights take
 rows in fours, llamafile's take two or more; eight is beyond every kernel known."""
 
-SHAPES: Final = ("chunks", "lone rows", "neighbours", "import", "threads")
-"""What is compared with one whole chunk: the prompt in odd chunks; rows decoded alone; rows decoded beside others that
-come and go and prefill; decoding after a cut, an export and an import; another number of threads."""
+SHAPES: Final = ("whole", "lone rows", "odd chunks", "neighbours", "import", "threads")
+"""What is compared with a prompt in regular chunks: the prompt in one piece; rows decoded alone; the prompt in odd
+chunks; rows beside others that come, go and prefill; rows after a cut, an export and an import; another number of
+threads."""
 
 LEAST_POSITIONS: Final = 384
 """A probe over fewer positions says nothing: at 100, rows of kernels that differ were seen to match by chance."""

@@ -155,6 +155,10 @@ MAX_BACKGROUND_DIVISOR: Final = 1_000_000
 WORKER_READY_SECONDS: Final = 600.0
 """A worker that reports no progress of loading for this long is given up; large models on slow disks need minutes."""
 
+PROBE_EXACT_SECONDS: Final = 300.0
+"""Most time that looking for what makes one context exact may take: a small model needs half a minute, and one that
+cannot be measured within this is too slow on the machine for anybody to wait for it."""
+
 WORKER_STOPPED_SAMPLES: Final = 2
 """Consecutive samples in the stopped state, half a second apart, that count as a hang: a client has its error
 within two seconds, and a debugger that stops the worker for a blink does not lose it."""

@@ -3,7 +3,12 @@
 Every sequence has a KV buffer of its own (``kv_unified`` off): a short lane does not slow down beside long ones. What
 follows from that, read in llama.cpp's source and measured:
 
-* A call takes rows whose sequence ids are ascending; neighbours in id share a graph.
+* A call takes rows whose sequence ids are ascending; neighbours in id share a graph. It goes through them in steps: a
+  micro-batch has as many rows of each of its sequences as the shortest of them has left, and at most ``n_ubatch`` in all.
+* Which kernel computes a row depends on how many rows of its sequence the micro-batch has. Rows of exact jobs therefore
+  come in multiples of ``exact_rows``: dummy rows at the sequence's next positions fill up, and are cut off again after
+  the call. They are seen by no row before them. Such calls fit one micro-batch, and every sequence in them has a
+  multiple: what else is in the call decides nothing.
 * ``llama_memory_seq_cp`` between such buffers copies all cells of the buffer, and only at the next ``llama_decode``:
   until then either side reads as something else. It is never used here. A copy is an export and a restore of the one
   sequence, which costs what the sequence holds and is complete when it returns.
@@ -20,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from superfluid.core.errors import ModelError
-from superfluid.core.limits import MIB
+from superfluid.core.limits import MAX_DRAFT, MIB
 from superfluid.worker.llama.library import complaints, forget_complaints, lib
 from superfluid.worker.llama.model import Model
 from superfluid.worker.memory import available_bytes, default_context
@@ -89,10 +94,10 @@ class Context:
         params.n_ctx = n_ctx * load.n_seq
         params.n_seq_max = load.n_seq
         # A decode round has a row of every lane, however small the chunks of a prefill are to be.
-        params.n_batch = max(min(load.n_batch, n_ctx), load.n_seq)
-        params.n_ubatch = min(load.n_ubatch, params.n_batch)
-        # Only the last row of a sequence is asked for; room for a row of logits of every batch row would be large.
-        params.n_outputs_max = load.n_seq
+        params.n_batch = max(min(load.n_batch, n_ctx), load.n_seq, load.exact_rows)
+        params.n_ubatch = max(min(load.n_ubatch, params.n_batch), load.exact_rows)
+        # The last row of a sequence is asked for, and those of guesses; room for the logits of all rows would be large.
+        params.n_outputs_max = max(load.n_seq, 1 + MAX_DRAFT)
         params.n_threads = params.n_threads_batch = load.threads
         params.flash_attn_type = _FLASH[load.flash_attn]
         params.type_k = params.type_v = _KV_TYPES[load.kv_type]
@@ -113,12 +118,16 @@ class Context:
         self.n_ctx: int = lib.llama_n_ctx_seq(handle)
         self.n_seq: int = lib.llama_n_seq_max(handle)
         self.n_batch: int = lib.llama_n_batch(handle)
+        self.n_ubatch: int = lib.llama_n_ubatch(handle)
+        self.exact_rows = load.exact_rows
+        self.threads = load.threads
         self.bytes_per_token = memory.bytes_per_token
         self._cuts_freely = not (
             lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle)
         )
         self._window: int = lib.llama_model_n_swa(model.handle)
         self._batch = _Batch(self.n_batch)
+        self._stride = 1
 
     @property
     def cuts(self) -> str:
@@ -145,32 +154,89 @@ class Context:
             lib.llama_free(self.handle)
             self.handle = self._memory = None
 
+    def set_threads(self, threads: int) -> None:
+        """Let the next calls use so many threads."""
+        lib.llama_set_n_threads(self.handle, threads, threads)
+        self.threads = threads
+
     # -- rows ---------------------------------------------------------------------------------------
 
-    def decode_chunk(self, seq: int, start: int, tokens: Ids, *, logits: bool) -> Outcome:
-        """Compute rows of one sequence at positions *start* and on, at most ``n_batch``.
+    def room(self, *, exact: bool) -> int:
+        """Positions of a sequence that can be computed. The last ones are left to the dummy rows of exact jobs, whether
+        a job needs them or not: where its reply ends must not depend on how it was computed."""
+        return self.n_ctx - (self.exact_rows - 1 if exact else 0)
+
+    def chunk_rows(self, *, exact: bool) -> int:
+        """Most rows of one sequence in a call; for an exact job a multiple of ``exact_rows``."""
+        return self.n_ubatch // self.exact_rows * self.exact_rows if exact else self.n_batch
+
+    def lanes(self, *, exact: bool) -> int:
+        """Most sequences in a call of ``decode_rows``."""
+        return self.n_ubatch // self.exact_rows if exact else self.n_batch
+
+    def decode_chunk(self, seq: int, start: int, tokens: Ids, *, logits: bool, exact: bool = False) -> Outcome:
+        """Compute rows of one sequence at positions *start* and on, at most ``chunk_rows``.
 
         Args:
             logits: whether ``logits(len(tokens) - 1)`` is wanted afterwards.
+            exact: fill up to a multiple of ``exact_rows``.
         """
-        n = len(tokens)
-        batch = self._batch
-        batch.tokens[:n] = tokens
-        batch.positions[:n] = np.arange(start, start + n, dtype=np.int32)
-        batch.seqs[:n] = seq
-        batch.outputs[:n] = 0
-        batch.outputs[n - 1] = logits
-        return self._decode(n)
+        rows = self._fill(seq, start, tokens, exact=exact)
+        self._batch.outputs[len(tokens) - 1] = logits
+        return self._decode_run(seq, start + len(tokens), rows, len(tokens))
 
-    def decode_rows(self, seqs: list[int], positions: list[int], tokens: list[int]) -> Outcome:
-        """Compute one row of each of several sequences, in ascending order of their ids, all with logits."""
-        n = len(seqs)
+    def decode_guesses(self, seq: int, start: int, tokens: Ids, *, exact: bool = False) -> Outcome:
+        """The same, for at most ``1 + MAX_DRAFT`` rows that all have logits afterwards."""
+        rows = self._fill(seq, start, tokens, exact=exact)
+        self._batch.outputs[: len(tokens)] = 1
+        return self._decode_run(seq, start + len(tokens), rows, len(tokens))
+
+    def _fill(self, seq: int, start: int, tokens: Ids, *, exact: bool) -> int:
+        """Set the batch to rows of one sequence, without logits; returns how many, dummies included."""
+        n = len(tokens)
+        rows = n + -n % self.exact_rows if exact else n
         batch = self._batch
         batch.tokens[:n] = tokens
-        batch.positions[:n] = positions
-        batch.seqs[:n] = seqs
-        batch.outputs[:n] = 1
-        return self._decode(n)
+        batch.tokens[n:rows] = tokens[-1]
+        batch.positions[:rows] = np.arange(start, start + rows, dtype=np.int32)
+        batch.seqs[:rows] = seq
+        batch.outputs[:rows] = 0
+        return rows
+
+    def _decode_run(self, seq: int, end: int, rows: int, wanted: int) -> Outcome:
+        self._stride = 1
+        outcome = self._decode(rows)
+        if outcome is Outcome.OK and rows > wanted and not self.trim(seq, end):
+            return Outcome.FAILED
+        return outcome
+
+    def decode_rows(
+        self, seqs: list[int], positions: list[int], tokens: list[int], *, exact: bool = False
+    ) -> Outcome:
+        """Compute one row of each of several sequences, in ascending order of their ids, all with logits.
+
+        Args:
+            exact: give each sequence ``exact_rows`` rows; at most ``lanes`` sequences.
+        """
+        stride = self._stride = self.exact_rows if exact else 1
+        n = len(seqs) * stride
+        batch = self._batch
+        if stride == 1:
+            batch.tokens[:n] = tokens
+            batch.positions[:n] = positions
+            batch.seqs[:n] = seqs
+            batch.outputs[:n] = 1
+            return self._decode(n)
+        batch.tokens[:n] = np.repeat(tokens, stride)
+        batch.positions[:n] = np.add.outer(positions, np.arange(stride)).ravel()
+        batch.seqs[:n] = np.repeat(seqs, stride)
+        batch.outputs[:n] = 0
+        batch.outputs[:n:stride] = 1
+        outcome = self._decode(n)
+        if outcome is Outcome.OK:
+            cut = [self.trim(seq, position + 1) for seq, position in zip(seqs, positions, strict=True)]
+            return Outcome.OK if all(cut) else Outcome.FAILED
+        return outcome
 
     def _decode(self, n: int) -> Outcome:
         self._batch.struct.n_tokens = n
@@ -178,8 +244,8 @@ class Context:
         return Outcome(status) if 0 <= status <= Outcome.ABORTED else Outcome.FAILED
 
     def logits(self, row: int) -> Row:
-        """The logits of batch row *row* of the last call. A view: the next call overwrites it."""
-        pointer = lib.llama_get_logits_ith(self.handle, row)
+        """The logits of row *row* of the last call, dummies not counted. A view: the next call overwrites it."""
+        pointer = lib.llama_get_logits_ith(self.handle, row * self._stride)
         if not pointer:
             raise IndexError(f"row {row} of the batch has no logits")
         memory = (ctypes.c_float * self.n_vocab).from_address(ctypes.addressof(pointer.contents))
