@@ -118,6 +118,11 @@ def read_header(path: Path) -> Header:
         return read_head(source)
 
 
+def leftovers(directory: Path) -> list[Path]:
+    """The unfinished files in *directory*, of workers that were killed. Only for when no worker is running."""
+    return sorted(path for path in directory.iterdir() if path.suffix == TEMPORARY)
+
+
 def open_park(path: Path) -> FileIO:
     """Open the file at *path* for reading, unless it is something else than a file.
 
@@ -126,11 +131,10 @@ def open_park(path: Path) -> FileIO:
         OSError: it cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    source = FileIO(descriptor)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        source.close()
+        os.close(descriptor)
         raise ParkError("not a file")
-    return source
+    return FileIO(descriptor)
 
 
 def read_head(source: FileIO) -> Header:
