@@ -130,6 +130,7 @@ class _Bench:
         self.rows = rows
         self.budget = budget
         self.step_us = 0
+        self.other_threads = 1 if context.threads > 1 else 2
         self._ids = [random_ids(_CONTEXT, n_vocab, salt=salt) for salt in range(_LANES)]
 
     def line(self, seq: int, salt: int = _MEASURED) -> _Line:
@@ -164,7 +165,7 @@ class _Bench:
     def _digest(self, outcome: Outcome, row: int) -> bytes:
         if outcome is not Outcome.OK:
             raise _GivenUpError(f"the engine failed while it was measured: {outcome.name.lower()}")
-        return xxh3_128_digest(self.context.logits(row))
+        return xxh3_128_digest(self.context.logits(row).data)
 
 
 # -- the shapes -------------------------------------------------------------------------------------
@@ -249,13 +250,11 @@ def _imported(bench: _Bench) -> Points:
 
 
 def _threads(bench: _Bench) -> Points:
-    """With one thread more, and alone: what is kept on disk outlives the command line that chose the number."""
-    threads = bench.context.threads
-    bench.context.set_threads(1 if threads > 1 else 2)
+    """With another number: what is kept on disk outlives the command line that chose it."""
+    bench.context.set_threads(bench.other_threads)
     line = bench.line(5)
     bench.chunk(line, ENDS[-4])
     yield from _alone(bench, line)
-    bench.context.set_threads(threads)
 
 
 def random_ids(n: int, n_vocab: int, *, salt: int) -> Ids:

@@ -20,7 +20,7 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -34,6 +34,7 @@ from superfluid.worker.messages import (
     Interrupt,
     Load,
     MessageError,
+    Probed,
     Progress,
     Seal,
     Shutdown,
@@ -55,6 +56,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _NICE: Final = -5
 """Where it is allowed: every lane waits for the slowest of the engine's threads, so that the daemon or a program beside
 it that takes a core for a moment delays all of them."""
+_NICE_ASIDE: Final = 19
 _PROGRESS_STEP: Final = 0.01
 """Share of the model between two reports: llama.cpp reports every tensor."""
 
@@ -169,6 +171,8 @@ def _serve(link: Link, inbox: Inbox) -> int:
     if not isinstance(load, Load):
         return 0  # told to end before it began
     try:
+        if load.probe:
+            return _probe(load, link)
         engine = _open(load, link)
     except StartError as error:
         kind = getattr(error, "kind", "engine")
@@ -192,6 +196,21 @@ def _open(load: Load, link: Link) -> "Engine":
     # Imported here, so that missing bindings are a message to the daemon and not a traceback.
     from superfluid.worker.engine import Engine
 
+    return Engine.open(load, _reporter(link))
+
+
+def _probe(load: Load, link: Link) -> int:
+    """Measure instead of serving; returns the exit code."""
+    from superfluid.worker.probe import probe
+
+    aside = load.probe == messages.EXACT_ASIDE
+    # Nothing else is slowed down by what nobody may be waiting for, and nothing else gets into what is timed.
+    os.setpriority(os.PRIO_PROCESS, 0, _NICE_ASIDE if aside else 0)
+    link.send(Probed(record=probe(load, _reporter(link))))
+    return 0
+
+
+def _reporter(link: Link) -> Callable[[float], None]:
     reported = 0.0
 
     def report(fraction: float) -> None:
@@ -200,7 +219,7 @@ def _open(load: Load, link: Link) -> "Engine":
             reported = fraction
             link.send(Progress(fraction=min(max(fraction, 0.0), 1.0)))
 
-    return Engine.open(load, report)
+    return report
 
 
 def run() -> NoReturn:

@@ -14,7 +14,10 @@ from superfluid.core.plan import Plan, Result
 
 FLASH_ATTENTION: Final = ("off", "on", "auto")
 KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0")
-PROBES: Final = ("", "attention", "exact")
+EXACT_ASIDE: Final = "exact-aside"
+PROBES: Final = ("", "attention", "exact", EXACT_ASIDE)
+"""Nothing; which attention kernel is faster; what makes rows exact; the same beside a worker that serves: on one thread,
+at the lowest priority."""
 CUTS: Final = ("free", "window", "none")
 
 

@@ -18,7 +18,7 @@ from superfluid.worker.exactness import exactness, random_ids
 from superfluid.worker.llama.context import Context, Ids, Outcome
 from superfluid.worker.llama.model import Model
 from superfluid.worker.machine import identity
-from superfluid.worker.messages import Load
+from superfluid.worker.messages import EXACT_ASIDE, Load
 
 Report = Callable[[float], None]
 
@@ -61,6 +61,8 @@ def probe(load: Load, report: Report) -> str:
         found = Capability(identity=identity(load, model=""))
         if load.probe == "attention":
             return to_json(replace(found, attention=attention(model, load, measured)))
+        if load.probe == EXACT_ASIDE:
+            load = replace(load, threads=1)
         return to_json(
             replace(found, exactness=exactness(model, load, seconds=PROBE_EXACT_SECONDS, report=measured))
         )
