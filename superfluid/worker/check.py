@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from superfluid.core.limits import STATE_SLACK_BYTES
+from superfluid.core.limits import MAX_DRAFT, STATE_SLACK_BYTES
 from superfluid.core.plan import FINISHED, JobResult, JobState, MoveKind, Plan, Result
 from superfluid.worker.messages import Fetch, Filed, FromWorker, MessageError, Ready, Seal
 
@@ -42,7 +42,7 @@ def check_result(plan: Plan, result: FromWorker, ready: Ready, running: Abstract
         if line.job not in allowed or line.job in seen:
             raise MessageError("the result names a job that it cannot speak of")
         seen.add(line.job)
-        _check_line(plan, line, ready)
+        _check_line(plan, result, line, ready)
     _check_positions(result, ready)
     _check_saved(plan, result, ready)
     _check_counts(plan, result, ready)
@@ -56,12 +56,12 @@ def check_filed(request: Seal | Fetch, filed: Filed, ready: Ready) -> None:
         raise MessageError("the answer about a park file claims an absurd size")
 
 
-def _check_line(plan: Plan, line: JobResult, ready: Ready) -> None:
+def _check_line(plan: Plan, result: Result, line: JobResult, ready: Ready) -> None:
     if line.prefilled > sum(rows for job, rows in plan.prefill if job == line.job):
         raise MessageError("the result holds more prompt rows than were asked for")
     ids = np.frombuffer(line.tokens, "<u4")
-    # A token a round, and the first one of a prompt whose last row was computed.
-    if len(ids) > plan.decode_rounds + (line.prefilled > 0):
+    # A token a round, the guesses that were right, and the first one of a prompt whose last row was computed.
+    if len(ids) > plan.decode_rounds + result.accepted + (line.prefilled > 0):
         raise MessageError("the result holds more tokens than were asked for")
     if len(ids) and int(ids.max()) >= ready.n_vocab:
         raise MessageError("the result holds a token that is not in the vocabulary")
@@ -99,6 +99,7 @@ def _check_counts(plan: Plan, result: Result, ready: Ready) -> None:
     most = plan.decode_rounds * ready.n_seq
     if (
         result.prefill_rows != sum(line.prefilled for line in result.jobs)
-        or not result.decode_steps <= result.decode_rows <= most
+        or not result.decode_steps <= result.decode_rows <= most + result.accepted
+        or not result.accepted <= result.drafted <= plan.decode_rounds * MAX_DRAFT
     ):
         raise MessageError("the result counts more work than was asked for")

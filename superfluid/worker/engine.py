@@ -17,7 +17,7 @@ from superfluid.core.plan import Admit, JobState, MoveKind, Plan, Result
 from superfluid.core.sampling import SamplingParams
 from superfluid.worker.host import HostMemory
 from superfluid.worker.jobs import Account, Job, Jobs
-from superfluid.worker.llama.context import Context
+from superfluid.worker.llama.context import Context, Ids
 from superfluid.worker.llama.library import build
 from superfluid.worker.llama.model import Model
 from superfluid.worker.llama.sampler import Candidates, Sampler
@@ -135,32 +135,42 @@ class Engine:
         line = account.line(admit.job)
         # A copy: the message's bytes are read-only and would be kept alive as a whole.
         tokens = np.frombuffer(admit.tokens, "<u4").astype(np.int64)
+        history = np.frombuffer(admit.history, "<u4")
+        room = context.room(exact=admit.exact)
         if not len(tokens) or admit.limit < 1:
             line.state, line.detail = JobState.ERROR, "a job needs at least one row and one token to generate"
-        elif int(tokens.max()) >= context.n_vocab:
+        elif max(int(tokens.max()), int(history.max(initial=0))) >= context.n_vocab:
             line.state, line.detail = JobState.ERROR, "a token id is not in the vocabulary"
-        elif admit.start + len(tokens) > context.n_ctx:
+        elif admit.exact and context.exact_rows > 1 and context.cuts == "none":
+            line.state, line.detail = JobState.ERROR, "rows of this model cannot be padded to be exact"
+        elif admit.start + len(tokens) > room:
             line.state = JobState.CONTEXT_FULL
-            line.detail = f"{admit.start + len(tokens)} tokens do not fit a context of {context.n_ctx}"
+            line.detail = f"{admit.start + len(tokens)} tokens do not fit a context of {room}"
         elif context.length(admit.seq) < admit.start or not context.trim(admit.seq, admit.start):
             context.clear(admit.seq)
             line.state = JobState.COLD
             line.detail = f"the sequence could not be cut to, or did not hold, {admit.start} positions"
         else:
-            params = SamplingParams(
-                temperature=admit.temperature,
-                top_p=admit.top_p,
-                min_p=admit.min_p,
-                top_k=admit.top_k,
-                seed=admit.seed,
-            )
-            self._jobs.add(
-                Job(
-                    id=admit.job,
-                    seq=admit.seq,
-                    n=admit.start,
-                    prompt=tokens.astype(np.int32),
-                    limit=admit.limit,
-                    sampler=Sampler(params, self._candidates),
-                )
-            )
+            self._jobs.add(self._job(admit, tokens.astype(np.int32)))
+
+    def _job(self, admit: Admit, tokens: Ids) -> Job:
+        params = SamplingParams(
+            temperature=admit.temperature,
+            top_p=admit.top_p,
+            min_p=admit.min_p,
+            top_k=admit.top_k,
+            seed=admit.seed,
+        )
+        # Guesses that were wrong have to be cut off again.
+        drafts = admit.draft and self._context.cuts != "none"
+        return Job(
+            id=admit.job,
+            seq=admit.seq,
+            n=admit.start,
+            prompt=tokens,
+            limit=admit.limit,
+            sampler=Sampler(params, self._candidates),
+            # With one row each, exact rows are like any others.
+            exact=admit.exact and self._context.exact_rows > 1,
+            drafter=self._rounds.drafter(admit) if drafts else None,
+        )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from superfluid.core.draft import Drafter
 from superfluid.core.plan import JobResult, JobState, Plan, Result
 from superfluid.worker.llama.context import Context, Ids, Outcome
 from superfluid.worker.llama.library import complaints
@@ -20,6 +21,8 @@ class Job:
     Attributes:
         n: positions that the sequence holds of the job's stream.
         prompt: rows still to be prefilled, at positions `n` and on.
+        exact: its rows come in multiples of the context's ``exact_rows``.
+        drafter: guesses its next tokens, if it may have any guessed.
         next_token: sampled, and not yet in the sequence; meaningful once the prompt is done.
     """
 
@@ -29,6 +32,8 @@ class Job:
     prompt: Ids
     limit: int
     sampler: Sampler
+    exact: bool = False
+    drafter: Drafter | None = None
     generated: int = 0
     next_token: int = 0
 

@@ -48,14 +48,14 @@ class Prefill:
                 return
             if not self._signals.enter_prefill(plan.id, job.id):
                 continue  # a signal came between the two looks: the next one sees it
-            chunk = job.prompt[: min(rows, self._context.n_batch)]
+            chunk = job.prompt[: self._rows(job, rows)]
             last = len(chunk) == len(job.prompt)
             forget_complaints()
-            outcome = self._context.decode_chunk(job.seq, job.n, chunk, logits=last)
+            outcome = self._context.decode_chunk(job.seq, job.n, chunk, logits=last, exact=job.exact)
             self._signals.leave_prefill()
             done = len(chunk)
             if outcome is not Outcome.OK:
-                done = self._salvage(job, outcome, account)
+                done = self._salvage(job, len(chunk), outcome, account)
             rows -= done
             job.n += done
             job.prompt = job.prompt[done:]
@@ -68,12 +68,23 @@ class Prefill:
             if last:
                 self._rounds.sample(job, len(chunk) - 1, account)
 
-    def _salvage(self, job: Job, outcome: Outcome, account: Account) -> int:
+    def _rows(self, job: Job, most: int) -> int:
+        """Rows of the next chunk, at most *most*.
+
+        The chunks of an exact job need no dummies, but for the last one, and for one whose plan allows too few rows.
+        """
+        rows = min(most, self._context.chunk_rows(exact=job.exact), len(job.prompt))
+        if not job.exact or rows == len(job.prompt):
+            return rows
+        return rows - rows % self._context.exact_rows or rows
+
+    def _salvage(self, job: Job, chunk: int, outcome: Outcome, account: Account) -> int:
         """After a chunk that did not end well: how many of its rows the memory really holds.
 
-        The last row of a prompt counts as not done even when it is stored: its logits were never seen.
+        The last row of a prompt counts as not done even when it is stored: its logits were never seen. What is stored
+        beyond the chunk are dummies.
         """
-        done = self._context.length(job.seq) - job.n
+        done = min(self._context.length(job.seq) - job.n, chunk)
         if outcome is Outcome.ABORTED:
             keep = min(done, len(job.prompt) - 1)
             if keep >= 0 and self._context.trim(job.seq, job.n + keep):

@@ -193,7 +193,9 @@ def test_rows_of_a_batch_ascend_in_their_sequences(engine, monkeypatch):
     seen = []
     decode = engine._context.decode_rows
     monkeypatch.setattr(
-        engine._context, "decode_rows", lambda seqs, *rest: seen.append(seqs) or decode(seqs, *rest)
+        engine._context,
+        "decode_rows",
+        lambda seqs, *rest, **exact: seen.append(seqs) or decode(seqs, *rest, **exact),
     )
 
     admits = tuple(admit(job, seq, PROMPT_A) for job, seq in ((1, 2), (2, 0), (3, 1)))
@@ -208,8 +210,8 @@ def test_a_batch_that_fails_costs_only_the_job_that_cannot_go_on(engine, monkeyp
     engine.run(Plan(id=1, admit=(admit(2, 0, PROMPT_A), admit(3, 2, PROMPT_B)), prefill=((2, 100), (3, 100))))
     decode = engine._context.decode_rows
 
-    def full_for_sequence_0(seqs, positions, tokens):
-        return Outcome.FULL if 0 in seqs else decode(seqs, positions, tokens)
+    def full_for_sequence_0(seqs, positions, tokens, *, exact):
+        return Outcome.FULL if 0 in seqs else decode(seqs, positions, tokens, exact=exact)
 
     # Sequences have buffers of their own here, and a full one is seen beforehand; other memories may refuse a
     # row.

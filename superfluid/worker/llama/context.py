@@ -174,7 +174,9 @@ class Context:
         """Most sequences in a call of ``decode_rows``."""
         return self.n_ubatch // self.exact_rows if exact else self.n_batch
 
-    def decode_chunk(self, seq: int, start: int, tokens: Ids, *, logits: bool, exact: bool = False) -> Outcome:
+    def decode_chunk(
+        self, seq: int, start: int, tokens: Ids, *, logits: bool, exact: bool = False
+    ) -> Outcome:
         """Compute rows of one sequence at positions *start* and on, at most ``chunk_rows``.
 
         Args:
