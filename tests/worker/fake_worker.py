@@ -10,7 +10,7 @@ import time
 from superfluid.core.plan import Result
 from superfluid.worker import codec
 from superfluid.worker.main import Link
-from superfluid.worker.messages import Failed, Progress, Ready, ToWorker
+from superfluid.worker.messages import Failed, Filed, Probed, Progress, Ready, ToWorker
 
 READY = Ready(
     n_vocab=260,
@@ -33,6 +33,10 @@ BYTES_FOR_RESULT = {
     "wrong-kind": codec.encode(Progress(fraction=0.5)),
     "other-plan": codec.encode(Result(plan_id=999, jobs=(), positions=())),
     "impossible-cell": codec.encode(Result(plan_id=1, jobs=(), positions=((600, 1),))),
+    "filed-unasked": codec.encode(Filed(ticket=2, ok=True, size=9)),
+    "filed-absurd": codec.encode(Filed(ticket=1, ok=True, size=1 << 40)),
+    "filed-failed-with-bytes": codec.encode(Filed(ticket=1, ok=False, size=9)),
+    "result-unasked": codec.encode(Result(plan_id=1, jobs=(), positions=())),
     "nothing": b"",
 }
 
@@ -64,6 +68,10 @@ def start(mode: str, link: Link, sock: socket.socket) -> None:
         case "stopped-loading":
             link.send(Progress(fraction=0.5))
             os.kill(os.getpid(), signal.SIGSTOP)
+        case "probes":
+            link.send(Progress(fraction=0.5))
+            link.send(Probed(record="{}"))
+            os._exit(0)
         case "slow":
             time.sleep(60)
         case "noise-for-ready":

@@ -121,6 +121,22 @@ async def test_garbage_for_the_handshake_is_a_lost_worker(mode):
         await start(mode)
 
 
+async def test_a_probe_gives_its_record_and_is_gone():
+    seen = []
+    command = (sys.executable, FAKE, "probes")
+
+    assert (
+        await WorkerLink.probe(load("/none", probe="exact"), command=command, on_progress=seen.append) == "{}"
+    )
+    assert seen == [0.5]
+
+
+@pytest.mark.parametrize(("mode", "start"), [("nothing", WorkerLink.probe), ("probes", WorkerLink.start)])
+async def test_a_probe_that_serves_and_a_server_that_probes_are_lost(mode, start):
+    with pytest.raises(WorkerLost, match="garbage"):
+        await start(load("/none"), command=(sys.executable, FAKE, mode))
+
+
 async def test_a_cancelled_start_leaves_no_process(monkeypatch):
     started = []
     send = WorkerLink._send
