@@ -307,6 +307,7 @@ def _ready(r: _Reader) -> Ready:
         cuts=r.text(),
         settings=r.text(),
         bytes_per_sequence=r.uint(),
+        lossy_refusal=r.text(),
     )
     if ready.cuts not in CUTS:
         raise MessageError("no such way to cut a sequence")
@@ -328,7 +329,7 @@ _TO_WORKER: Final[_Builders[ToWorker]] = {
 }
 _FROM_WORKER: Final[_Builders[FromWorker]] = {
     16: (1, lambda r: Progress(fraction=r.real())),
-    17: (11, _ready),
+    17: (12, _ready),
     18: (2, lambda r: Failed(kind=r.text(), reason=r.text())),
     19: (12, _result),
     20: (4, _filed),

@@ -21,7 +21,7 @@ from superfluid.worker.llama.context import Context, Ids
 from superfluid.worker.llama.library import build
 from superfluid.worker.llama.model import Model
 from superfluid.worker.llama.sampler import Candidates, Sampler
-from superfluid.worker.llama.state_size import measure_state
+from superfluid.worker.llama.state_kind import measure_state
 from superfluid.worker.messages import Load, Ready, clip
 from superfluid.worker.moves import Moves, changed_sequence
 from superfluid.worker.prefill import Prefill
@@ -46,14 +46,15 @@ class Engine:
         self._jobs = Jobs(context, self.signals)
         self._rounds = Rounds(context, self._jobs, model.eog_ids())
         self._prefill = Prefill(context, self._jobs, self.signals, self._rounds)
-        per_sequence, per_token = measure_state(context)
+        kind = measure_state(context)
         self.ready = Ready(
             n_vocab=context.n_vocab,
             n_ctx=context.n_ctx,
             n_ctx_train=model.n_ctx_train,
             n_seq=context.n_seq,
-            bytes_per_token=per_token,
-            bytes_per_sequence=per_sequence,
+            bytes_per_token=kind.per_token,
+            bytes_per_sequence=kind.per_sequence,
+            lossy_refusal=clip(kind.lossy_refusal),
             description=clip(model.description),
             library=clip(build()),
             threads=load.threads,

@@ -23,11 +23,12 @@ from typing import Final
 import numpy as np
 
 from superfluid.core.limits import PARK_SYNC_BYTES
-from superfluid.worker import park
+from superfluid.worker import park, quantize
 from superfluid.worker.host import Entry, HostMemory
 from superfluid.worker.llama.context import State
 from superfluid.worker.messages import Fetch, Filed, Seal, clip
 from superfluid.worker.park import Encoding, Header, ParkError
+from superfluid.worker.quantize import LayoutError
 
 _LOWEST: Final = 19
 _ORDINARY: Final = 0
@@ -85,7 +86,7 @@ class _Filer(threading.Thread):
 def _try(ticket: int, task: Callable[[], int]) -> Filed:
     try:
         return Filed(ticket=ticket, ok=True, size=task())
-    except (ParkError, OSError) as error:
+    except (ParkError, LayoutError, OSError) as error:
         return Filed(ticket=ticket, ok=False, size=0, detail=clip(str(error)))
     except MemoryError:
         return Filed(ticket=ticket, ok=False, size=0, detail="too little memory")
@@ -97,19 +98,20 @@ def _try(ticket: int, task: Callable[[], int]) -> Filed:
 def _seal(request: Seal, entry: Entry | None) -> int:
     if entry is None or entry.positions != request.positions:
         raise ParkError("there is no such entry of so many positions")
+    stored = quantize.pack(entry.state) if request.lossy else entry.state
     header = Header(
         identity=request.identity,
         digest=request.digest,
         positions=entry.positions,
-        encoding=Encoding.RAW,
+        encoding=Encoding.Q8 if request.lossy else Encoding.RAW,
         state_bytes=len(entry.state),
-        stored_bytes=len(entry.state),
+        stored_bytes=len(stored),
     )
     path = Path(request.path)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{request.ticket}{park.TEMPORARY}")
     try:
-        _write(temporary, header, entry.state.data)
+        _write(temporary, header, stored.data)
         temporary.rename(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -175,5 +177,6 @@ def _check_asked(header: Header, request: Fetch) -> None:
 def _read_state(source: FileIO, header: Header) -> State:
     stored = np.empty(header.stored_bytes, np.uint8)
     park.read_stored(source, header, stored.data)
-    stored.setflags(write=False)
-    return stored
+    state = quantize.unpack(stored, header.state_bytes) if header.encoding is Encoding.Q8 else stored
+    state.setflags(write=False)
+    return state

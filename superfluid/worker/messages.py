@@ -146,6 +146,7 @@ class Ready:
         n_ctx: positions of one sequence, as the engine rounded them.
         bytes_per_token: bytes that one more position adds to a sequence's exported state; beyond a sliding window less.
         bytes_per_sequence: bytes of such a state besides, however long the sequence is: recurrent layers.
+        lossy_refusal: why states cannot be stored lossily (``Seal.lossy``); empty when they can.
         description: the engine's words for the model.
         library: the engine's version and the CPU features it uses.
         cuts: one of ``CUTS``: whether a sequence can be cut back to any position, hardly (a sliding window), or not at
@@ -164,6 +165,7 @@ class Ready:
     cuts: str
     settings: str
     bytes_per_sequence: int = 0
+    lossy_refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ FROM_WORKER = [
         cuts="free",
         settings="none",
         bytes_per_sequence=2**33,
+        lossy_refusal="recurrent",
     ),
     Failed(kind="missing", reason="model file /x does not exist"),
     Result(plan_id=1, jobs=(), positions=()),
@@ -133,7 +134,7 @@ def test_a_message_over_the_limit_is_not_sent():
         codec.encode(plan)
 
 
-READY = [17, 10, 10, 10, 10, 10, "d", "l", 1, "free", "s", 9]
+READY = [17, 10, 10, 10, 10, 10, "d", "l", 1, "free", "s", 9, ""]
 LINE = [1, 0, b"", 0, ""]
 RESULT = [19, 1, [LINE], [[0, 1]], 0, 0, 0, 0, 0, False, [[7, 12, 99]], 0, 0]
 FILED = [20, 3, True, 9, ""]
