@@ -151,7 +151,10 @@ class Generations:
     def resident(self, session_id: int) -> bool:
         """Whether the session's KV lies in the pool, all but its last few tokens."""
         session = tree.get(self._store.state, session_id)
-        return session.tokens > 0 and self._engine.holds(tree.tokens(self._store.state, session))
+        if not session.tokens:
+            return False
+        place, _, _ = self._engine.where(session_id, tree.tokens(self._store.state, session))
+        return place in {"pool", "host"}
 
     def refuse_new(self) -> None:
         """Start no new generation, for the end of the daemon."""

@@ -27,15 +27,20 @@ from superfluid.api.service import Service
 from superfluid.app.config import ServeConfig
 from superfluid.app.identity import Recorded, check_vocabulary
 from superfluid.app.text import load_text
+from superfluid.core import tree
 from superfluid.core.errors import CorruptError, ShuttingDown, StartError
+from superfluid.core.ids import TokenIds
 from superfluid.core.limits import MAX_CONNECTIONS, RESERVED_DESCRIPTORS
+from superfluid.core.options import Options
 from superfluid.core.replay import apply_command
 from superfluid.core.state import State
 from superfluid.front.listener import Listener
 from superfluid.front.native import NativeServer
 from superfluid.observe.metrics import DaemonCollector, renderer
-from superfluid.sched.engine import Engine, Phase
+from superfluid.sched.engine import Engine
 from superfluid.sched.model import Model, Text
+from superfluid.sched.parkfiles import ParkFiles
+from superfluid.sched.status import Phase
 from superfluid.store.store import Store
 from superfluid.wal.log import Log, Opened
 from superfluid.worker.messages import Load
@@ -49,6 +54,9 @@ CLOSE_SECONDS: Final = 5.0
 
 PROGRESS_SECONDS: Final = 1.0
 """A start that takes longer says how far it is, this often."""
+
+PARK_DIRECTORY: Final = "park"
+"""Of park files, inside the sessions directory."""
 
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """The garbage collector's, see `_settle_memory`."""
@@ -181,7 +189,7 @@ class Daemon:
         # Before anything is served: what is created from now on has no ids of any vocabulary yet.
         load = partial(self._load_checked_text, recorded=Recorded.of(store.state.sessions.values()))
         model = Model(self.config.model, self.path, load_text=load)
-        engine = Engine(self._load(), lanes=self.config.max_batch)
+        engine = Engine(self._load(), self._options(), park=self._park_files())
         async with trio.open_nursery() as base:
             base.start_soon(store.run)
             try:
@@ -204,7 +212,7 @@ class Daemon:
             )
             server = NativeServer(listener, service)
             work.start_soon(server.run)
-            work.start_soon(self._load_text, model)
+            work.start_soon(self._load_text, model, engine, store)
             work.start_soon(self._run_engine, engine)
             work.start_soon(self._announce, model, engine)
             await self._stop.wait()
@@ -235,7 +243,7 @@ class Daemon:
             await server.wait_idle()
         server.close()
 
-    async def _load_text(self, model: Model) -> None:
+    async def _load_text(self, model: Model, engine: Engine, store: Store) -> None:
         text: Text | None = None
         with self._loading:
             try:
@@ -244,6 +252,12 @@ class Daemon:
                 self._fail(failure)
         if text is None:
             return
+
+        def stream_of(session: int) -> TokenIds | None:
+            known = store.state.sessions.get(session)
+            return None if known is None else tree.tokens(store.state, known)
+
+        engine.identify(f"{text.fingerprint:016x}", stream_of)
         _log.info("chat template", path=text.codec.describe() if text.codec else text.no_codec)
 
     def _load_checked_text(self, path: Path, *, recorded: Recorded) -> Text:
@@ -295,6 +309,33 @@ class Daemon:
             description="",
             capability=None,
         )
+
+    def _options(self) -> Options:
+        config = self.config
+        host = config.host_memory_gb
+        return Options(
+            lanes=config.max_batch,
+            kept=config.kept_sequences,
+            class_lanes=config.class_caps(),
+            starvation_ticks=config.starvation_ticks,
+            prefill_budget=config.prefill_budget,
+            tick_target_ms=config.tick_target_ms,
+            pressure_high=config.pressure_high,
+            pressure_low=config.pressure_low,
+            pin_budget_pct=config.pin_budget_pct,
+            coalesce_min=config.coalesce_min,
+            host_bytes=None if host is None else int(host * GB),
+            speculate=config.speculate,
+            park=config.park,
+            park_bytes=int(config.park_budget_gb * GB),
+            park_lossy=config.park_lossy,
+        )
+
+    def _park_files(self) -> ParkFiles | None:
+        config = self.config
+        if not config.park:
+            return None
+        return ParkFiles(config.sessions / PARK_DIRECTORY, lossy=config.park_lossy)
 
     def _load(self) -> Load:
         config = self.config

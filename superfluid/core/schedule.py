@@ -1,129 +1,96 @@
-"""The scheduler: `plan(now)` and `settle(result, now)`, two pure turns around one tick of a worker.
+"""The scheduler: `plan(now_ms)` and `settle(result)`, two pure turns around one tick of a worker.
 
-Jobs wait in one queue, in order of arrival; a lane is a job with a sequence of its own in a continuous batch. A tick
-admits what fits, prefills some rows and decodes some rounds; it is sized toward a target time by what the last ticks
-took. All of it is bookkeeping over ids and counts: no clock, no text, no engine.
+Jobs wait in one queue a class; a lane is a job with a sequence of its own in a continuous batch. A tick admits what
+fits, prefills some rows and decodes some rounds. All of it is bookkeeping over ids and counts: no clock, no text, no
+engine.
 
 Life of a job::
 
     queue -> lane (prefill -> decode) -> settled: end | limit | cancelled | context full | error
-       ^--------- cold again, if its kept KV could not be cut where it was needed
+       ^--------- cold again, if its kept KV could not be cut where it was needed; or it gave its lane to an urgent one
+
+While it is in the queue a job may wait for more than a lane: for a lane that is prefilling the same beginning, or for
+its park file to be read.
 """
 
 from array import array
-from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
-from superfluid.core import places
+from superfluid.core import checkpoints, lanes, places
+from superfluid.core.cache import Cache, Entry, Found, Place
 from superfluid.core.errors import ContextFull, TooManyInFlight
+from superfluid.core.evict import to_evict, victims
 from superfluid.core.ids import TokenIds, packed
+from superfluid.core.job import Counts, Job, Update
 from superfluid.core.limits import MAX_ADMITTED_BYTES, MAX_QUEUED_GENERATIONS
+from superfluid.core.options import URGENT, Options, Pool
+from superfluid.core.orders import Order
+from superfluid.core.parking import LEAST_FETCHED, Parking
+from superfluid.core.pins import Granted, Pins
 from superfluid.core.plan import FINISHED, Admit, JobResult, JobState, Move, Plan, Result
-from superfluid_protocol import GenParams
+from superfluid.core.queues import Queues
+from superfluid.core.sizing import Sizing
+from superfluid_protocol import numbers
 
-DECODE_TARGET_US: Final = 100_000
-"""A tick's decode rounds take about this long while a lane is free or finishing: ten updates a second look continuous to
-a reader, and each tick costs some 2 ms of both cores, whatever its length (measured at one lane: 4 to 5 % of 50 ms). A
-newcomer does not wait for its end: the engine's loop interrupts it."""
+EXAMINED_JOBS: Final = 64
+"""Waiting jobs that one tick looks at: each costs a search of the prefix index."""
 
-BUSY_TARGET_US: Final = 250_000
-"""The same while all lanes are busy and nobody could be admitted anyway."""
-
-PREFILL_TARGET_US: Final = 100_000
-"""Prefill of one tick beside decoding lanes: how long their streams pause."""
-
-FIRST_GUESS_STEP_US: Final = 15_000
-FIRST_GUESS_ROW_US: Final = 4_000
-"""Cost of a decode step and of a prefill row before anything was measured; one tick corrects them."""
-
-SMOOTHING: Final = 0.3
-"""Weight of the latest tick in the running averages."""
-
-MIN_PREFILL_ROWS: Final = 16
-"""Prefill progresses by at least this many rows a tick, however slow the machine."""
-
-STARVING_TICKS: Final = 8
-"""A prompt that got no row for so many ticks goes first, before shorter ones that came later."""
-
-LEAST_US: Final = 1.0
-"""What a step or a row is taken to cost at least, so that a clock that stands still makes no endless tick."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Job:
-    """One generation, from its prompt to its last token.
-
-    Attributes:
-        prompt: The session's whole token stream when the job was made.
-        limit: Most tokens to generate.
-        warm: Prompt tokens that came from kept KV; -1 until the job is first admitted.
-        cold: Use no kept KV: it could not be cut where this job needed it.
-        to_prefill: Prompt rows still to compute.
-        waited: Ticks in a row in which it was to prefill and got no row.
-    """
-
-    id: int
-    prompt: TokenIds
-    params: GenParams
-    limit: int
-    warm: int = -1
-    cold: bool = False
-    seq: int = -1
-    to_prefill: int = 0
-    generated: int = 0
-    waited: int = 0
-
-    @property
-    def decoding(self) -> bool:
-        """Whether a running job's prompt is computed."""
-        return self.to_prefill == 0
-
-    @property
-    def stored(self) -> int:
-        """Positions of a running job that lie in its sequence: the last token generated is not computed yet."""
-        return len(self.prompt) - self.to_prefill + max(0, self.generated - 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """What a tick did for one job; the last one of a job has a finished state."""
-
-    job: int
-    tokens: TokenIds
-    state: JobState
-    warm: int
-    detail: str = ""
+PARKED_AFTER: Final = frozenset({JobState.END, JobState.LIMIT, JobState.CANCELLED, JobState.CONTEXT_FULL})
+"""How a job ends whose session is worth a park file."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Scheduler:
     """The books of one worker.
 
-    Args:
-        lanes: Most jobs that decode together.
-        sequences: Sequences of the pool, lanes included; those beyond keep the KV of finished jobs.
-
     Attributes:
-        step_us, row_us: Running averages of what a decode step and a prompt row take.
+        running: Jobs on lanes.
         cancelled: Running jobs that were given up.
-        retiring: Given-up jobs that the worker still has; the next plan takes them from it.
+        retiring: Jobs that the worker still has and that have no lane any more; the next plan takes them from it.
     """
 
-    lanes: int
-    sequences: int
-    queue: OrderedDict[int, Job] = field(default_factory=OrderedDict)
+    options: Options
+    queues: Queues = field(init=False)
+    cache: Cache = field(init=False)
+    parking: Parking = field(init=False)
+    sizing: Sizing = field(init=False)
+    counts: Counts = field(default_factory=Counts)
     running: dict[int, Job] = field(default_factory=dict)
-    slots: list[places.Slot] = field(init=False)
     tick: int = 0
-    step_us: float = FIRST_GUESS_STEP_US
-    row_us: float = FIRST_GUESS_ROW_US
     cancelled: set[int] = field(default_factory=set)
     retiring: list[int] = field(default_factory=list)
+    background_divisor: int = 1
+    _moves: list[Move] = field(default_factory=list)
+    _room: int = 0
+    _arrivals: int = 0
 
     def __post_init__(self) -> None:
-        assert 0 < self.lanes <= self.sequences, "every lane needs a sequence"
-        self.slots = [places.Slot(seq=seq) for seq in range(self.sequences)]
+        options = self.options
+        assert options.lanes > 0, "nothing can run without a lane"
+        self.queues = Queues(starvation_ticks=options.starvation_ticks)
+        self.cache = Cache(sequences=options.sequences, pins=Pins(0))
+        self.parking = Parking(cache=self.cache, budget=options.park_bytes, lossy=options.park_lossy)
+        self.sizing = Sizing(options=options)
+
+    def open(self, pool: Pool) -> None:
+        """A worker is ready: this is what it turned out to be."""
+        self.cache.pool = pool
+        self.cache.pins.budget_tokens = self.cells * self.options.pin_budget_pct // 100
+
+    @property
+    def cells(self) -> int:
+        """Cells of the pool."""
+        return self.options.sequences * self.cache.pool.n_ctx
+
+    @property
+    def orders(self) -> list[Order]:
+        """What is to be done with park files; whoever does it takes them out."""
+        return self.parking.orders
+
+    # -- jobs come and go ---------------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
         """Queue a job.
@@ -134,11 +101,13 @@ class Scheduler:
         """
         if _size(job.prompt) > MAX_ADMITTED_BYTES:
             raise ContextFull(f"a prompt of {len(job.prompt)} tokens is beyond every context")
-        if len(self.queue) >= MAX_QUEUED_GENERATIONS:
+        if len(self.queues) >= MAX_QUEUED_GENERATIONS:
             raise TooManyInFlight(
                 f"{MAX_QUEUED_GENERATIONS} generations are waiting already; try again later"
             )
-        self.queue[job.id] = job
+        self._arrivals += 1
+        job.arrival, job.since = self._arrivals, self.tick
+        self.queues.push(job)
 
     def cancel(self, job_id: int) -> bool:
         """Give a job up.
@@ -148,66 +117,109 @@ class Scheduler:
             caller may cut short; its last `Update` says ``CANCELLED`` whether or not the worker heard of it in time,
             unless it came to its own end first.
         """
-        if self.queue.pop(job_id, None) is not None:
+        job = self.queues.remove(job_id)
+        if job is not None:
+            self._unpromise(job)
             return True
         if job_id in self.running:
             self.cancelled.add(job_id)
         return False
 
-    def joinable(self) -> bool:
-        """Whether a job that just came would get a lane if the tick in flight ended now, and nothing but time would be
-        lost by that: a prefill that is cut loses rows."""
-        return len(self.running) < self.lanes and all(job.decoding for job in self.running.values())
+    def drain_queue(self) -> list[Job]:
+        """Take all waiting jobs out."""
+        jobs = self.queues.clear()
+        for job in jobs:
+            self._unpromise(job)
+        return jobs
 
-    def plan(self) -> Plan | None:
+    def reclass(self, job_id: int, qos: int) -> None:
+        """Change a job's class, wherever it is. Unknown jobs are ignored."""
+        job = self.queues.remove(job_id)
+        if job is not None:
+            job.qos = qos
+            self.queues.push(job)
+        elif job_id in self.running:
+            self.running[job_id].qos = qos
+
+    def joinable(self, qos: int = numbers.Qos.AGENT) -> bool:
+        """Whether a job of that class that just came would gain if the tick in flight ended now.
+
+        An urgent one does not wait for a prefill, although that loses rows; the others only end decode rounds.
+        """
+        free = len(self.running) < self.options.lanes
+        if qos <= URGENT:
+            return free or self._victim(qos) is not None
+        return free and all(job.decoding for job in self.running.values())
+
+    # -- a tick -------------------------------------------------------------------------------------
+
+    def plan(self, now_ms: int = 0) -> Plan | None:
         """The next tick, or None when there is nothing to do.
 
         The books already show the plan as carried out; `settle` corrects them by what really happened.
         """
-        moves: list[Move] = []
-        admits: list[Admit] = []
-        room = MAX_ADMITTED_BYTES
-        while self.queue and len(self.running) < self.lanes:
-            job = next(iter(self.queue.values()))
-            placement = places.place(self.slots, job.prompt, cold=job.cold)
-            room -= _size(job.prompt) - placement.start * job.prompt.itemsize
-            if room < 0:
-                break  # the first one always fits: it was submitted
-            del self.queue[job.id]
-            places.carry_out(self.slots, placement.moves)
-            moves.extend(placement.moves)
-            admits.append(self._admit(job, placement))
-        if not self.running:
+        self.cache.pins.expire(now_ms)
+        self._room = MAX_ADMITTED_BYTES
+        for job in self.running.values():
+            job.urgency = job.qos
+        self._pause_background()
+        self._moves.extend(self.parking.save_wanted())
+        self._save_checkpoints()
+        admits = [*self._fill_lanes(), *self._take_lanes()]
+        self._relieve()
+        if not self.running and not self._moves:
             return None
         self.tick += 1
-        prefill = self._prefill()
+        held = lanes.held_back(self.running.values(), self.tick, self.background_divisor)
+        jobs = [job for job in self.running.values() if job.id not in held]
+        decoding = any(job.decoding for job in jobs)
+        prefill = self.sizing.rows((job for job in jobs if not job.decoding), decoding=decoding)
         # The first token of a reply is shown as soon as it is there, not after a tick's worth of them.
         opens = any(self.running[job].to_prefill == rows for job, rows in prefill)
+        moves, self._moves = tuple(self._moves), []
         retired, self.retiring = tuple(self.retiring), []
         return Plan(
             id=self.tick,
-            moves=tuple(moves),
+            moves=moves,
             admit=tuple(admits),
             prefill=prefill,
-            decode_rounds=1 if opens else self._decode_rounds(),
+            decode_rounds=1 if opens else self.sizing.rounds(jobs, waiting=len(self.queues) > 0),
             retire=retired,
+            hold=tuple(sorted(held)),
         )
 
     def settle(self, result: Result) -> list[Update]:
         """Bring the books in line with what the worker did."""
-        self._learn(result)
+        self.sizing.learn(result)
         cold = [self.running[line.job] for line in result.jobs if self._to_retry(line)]
         updates = [
             self._settle_job(self.running[line.job], line)
             for line in result.jobs
             if line.job in self.running and not self._to_retry(line)
         ]
-        for job in reversed(cold):  # back to the head of the queue, in the order in which they came
+        for job in cold:
             self._retry_cold(job)
         for seq, held in result.positions:
             # A report only ever lowers a claim: the worker may hold more, but what, only the books know.
-            self.slots[seq].held = min(held, self.slots[seq].held)
+            slot = self.cache.slots[seq]
+            slot.held = min(held, slot.held)
+            slot.exact = min(held, slot.exact)
+        for key, held, size in result.saved:
+            self._settle_saved(key, held, size)
         return updates
+
+    def filed(self, ticket: int, *, ok: bool, size: int) -> None:
+        """An order about a park file is done, or failed."""
+        entry = self.parking.filed(ticket, ok=ok, size=size)
+        waiting = [job for job in self.queues.order(self.tick) if job.fetching == ticket]
+        for job in waiting:
+            job.fetching = 0
+            if entry is not None:
+                entry.promises += 1
+                job.promised = entry.key
+        if entry is not None:
+            entry.promises -= 1  # that of the reading itself
+            entry.used = self.tick
 
     def reset(self) -> list[int]:
         """The worker is gone with all its KV: forget every sequence, and return the jobs that were on lanes."""
@@ -215,54 +227,190 @@ class Scheduler:
         self.running.clear()
         self.cancelled.clear()
         self.retiring.clear()
-        self.slots = [places.Slot(seq=seq) for seq in range(self.sequences)]
+        self._moves.clear()
+        self.parking.reset()
+        self.cache.lose()
+        for job in self.queues.order(self.tick):
+            job.fetching = job.promised = job.source = 0
         return lost
 
-    def _admit(self, job: Job, placement: places.Placement) -> Admit:
-        slot = self.slots[placement.seq]
-        slot.stream = array("I", job.prompt)
-        slot.held = placement.start
-        slot.job = job.id
-        job.seq = placement.seq
-        job.to_prefill = len(job.prompt) - placement.start
-        job.warm = placement.start
+    # -- from outside, between ticks ----------------------------------------------------------------
+
+    def pin(self, session: int, stream: TokenIds, deadline_ms: int, now_ms: int) -> Granted:
+        """Keep a session's KV from being evicted as long as anything else can go. Raises `PinBudget`."""
+        return self.cache.pins.put(session, stream, deadline_ms, now_ms)
+
+    def book_file(self, session: int, stream: TokenIds, *, size: int, exact: int) -> None:
+        """A park file of an earlier run is there."""
+        held = Entry(key=0, stream=stream, held=len(stream), exact=exact)
+        self.parking.book(session, held, size=size, exact=exact)
+
+    def drop_host(self, percent: int) -> bool:
+        """Give up a share of host memory, for the sake of others. Whether anything goes, with the next plan."""
+        need = self.cache.host_used * percent // 100
+        chosen = victims(self.cache.host_candidates(), need)
+        self._moves.extend(self.cache.drop([self.cache.entries[victim.key] for victim in chosen]))
+        return bool(chosen)
+
+    # -- admission ----------------------------------------------------------------------------------
+
+    def _fill_lanes(self) -> Iterator[Admit]:
+        """Jobs for the lanes that are free."""
+        if len(self.running) >= self.options.lanes:
+            return
+        for job in list(islice(self.queues.order(self.tick), EXAMINED_JOBS)):
+            if len(self.running) >= self.options.lanes:
+                return
+            found = self._ready(job)
+            if found is not None:
+                yield self._admit(job, found)
+
+    def _take_lanes(self) -> Iterator[Admit]:
+        """Urgent jobs that found every lane busy: each takes that of the least urgent job."""
+        for job in list(islice(self.queues.urgent(URGENT), EXAMINED_JOBS)):
+            victim = self._victim(job.qos)
+            if victim is None:
+                return
+            found = self._ready(job)
+            if found is not None:
+                self._preempt(victim)
+                # Looked at again: what the victim held lies idle now.
+                yield self._admit(job, self._find(job))
+
+    def _ready(self, job: Job) -> Found | None:
+        """What is held of a job's prompt, if it can have a lane now."""
+        cap = self.options.class_lanes[job.qos]
+        if cap and sum(other.qos == job.qos for other in self.running.values()) >= cap:
+            return None
+        if job.fetching or (job.qos == numbers.Qos.BACKGROUND and self.background_divisor == 0):
+            return None
+        found = self._find(job)
+        least = self.options.coalesce_min
+        if found.leader is not None and least and found.pending - found.length >= least:
+            self._follow(job, found.leader, found.pending)
+            return None
+        if found.entry is not None and found.entry.place is Place.PARK:
+            near = self._fetch(job, found.entry, found.length)
+            if near is None:
+                return None
+            found = near
+        # The first one always fits: it was submitted.
+        if self._room < MAX_ADMITTED_BYTES and _size(job.prompt) > self._room:
+            return None
+        return found
+
+    def _find(self, job: Job) -> Found:
+        return Found() if job.cold else self.cache.find(job.stream, job.namespace, exact=job.exact)
+
+    def _follow(self, job: Job, leader: int, pending: int) -> None:
+        """Wait until another lane has computed what this job begins with, too."""
+        leading = self.running[leader]
+        leading.urgency = min(leading.urgency, job.qos)
+        if not job.behind:
+            self.counts.coalesced += 1
+        job.behind = leader
+        if not self.cache.pool.cuts_freely and pending not in leading.stops and pending > leading.stored:
+            leading.stops = sorted([*leading.stops, pending])
+
+    def _fetch(self, job: Job, file: Entry, length: int) -> Found | None:
+        """Have a park file read, if it is worth that: None. Otherwise what is nearer has to do."""
+        near = self.cache.find(job.stream, job.namespace, exact=job.exact, near=True)
+        if length - near.length >= LEAST_FETCHED:
+            file.used = self.tick
+            job.fetching, moves = self.parking.fetch(file)
+            self._moves.extend(moves)
+        return None if job.fetching else near
+
+    def _admit(self, job: Job, found: Found) -> Admit:
+        self.queues.remove(job.id)
+        self._count_admission(job, found)
+        placement = places.place(self.cache, found)
+        self._unpromise(job)
+        self._moves.extend(placement.moves)
+        stream, start = job.stream, placement.start
+        slot = self.cache.slots[placement.seq]
+        self.cache.clear(slot)
+        slot.namespace, slot.stream, slot.held = job.namespace, array("I", stream), start
+        slot.exact, slot.job, slot.target, slot.used = placement.exact, job.id, len(stream), self.tick
+        self.cache.put(slot)
+        if placement.source:
+            self.cache.entries[placement.source].used = self.tick
+        job.seq, job.source, job.behind = placement.seq, placement.source, 0
+        job.to_prefill, job.urgency = len(stream) - start, job.qos
+        if job.warm < 0:
+            job.warm = start
+        if not self.cache.pool.cuts_freely:
+            job.stops = checkpoints.stops(start, len(stream), job.boundaries)
         self.running[job.id] = job
-        params = job.params
-        return Admit(
-            job=job.id,
-            seq=placement.seq,
-            start=placement.start,
-            tokens=job.prompt[placement.start :].tobytes(),
-            limit=job.limit,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            top_k=params.top_k,
-            seed=params.seed,
-        )
+        self._room -= _size(stream)
+        return lanes.admission(job, stream, start, draft=self.options.speculate != "off")
 
-    def _prefill(self) -> tuple[tuple[int, int], ...]:
-        """Rows of prompts this tick: starving ones first, then the shortest remaining prompt."""
-        waiting = [job for job in self.running.values() if not job.decoding]
-        waiting.sort(key=lambda job: (job.waited < STARVING_TICKS, job.to_prefill, job.id))
-        alone = len(waiting) == len(self.running) == self.lanes
-        target = BUSY_TARGET_US if alone else PREFILL_TARGET_US
-        budget = max(MIN_PREFILL_ROWS, int(target / self.row_us))
-        rows: list[tuple[int, int]] = []
-        for job in waiting:
-            share = min(job.to_prefill, budget)
-            job.waited = 0 if share else job.waited + 1
-            if share:
-                rows.append((job.id, share))
-                budget -= share
-        return tuple(rows)
+    def _count_admission(self, job: Job, found: Found) -> None:
+        if found.entry is None or not found.length:
+            self.counts.cold_admissions += 1
+        elif found.entry.key == job.promised:
+            self.counts.resumes["park"] += 1
+        else:
+            self.counts.resumes[found.entry.place.name.lower()] += 1
 
-    def _decode_rounds(self) -> int:
-        """Rounds of this tick. One that nobody can join is long, but ends where a lane does that a waiting job needs."""
-        left = [job.limit - job.generated for job in self.running.values()]
-        full = len(left) == self.lanes and all(job.decoding for job in self.running.values())
-        rounds = round((BUSY_TARGET_US if full else DECODE_TARGET_US) / self.step_us)
-        return max(1, min(rounds, min(left) if full and self.queue else max(left)))
+    def _unpromise(self, job: Job) -> None:
+        entry = self.cache.entries.get(job.promised) if job.promised else None
+        if entry is not None:
+            entry.promises -= 1
+        job.promised = 0
+
+    # -- lanes are taken and held back --------------------------------------------------------------
+
+    def _victim(self, qos: int) -> Job | None:
+        if len(self.running) < self.options.lanes:
+            return None
+        return lanes.victim((job for job in self.running.values() if job.id not in self.cancelled), qos)
+
+    def _preempt(self, job: Job) -> None:
+        """Take a job's lane. Its KV stays where it is, and the job waits at the head of its class to go on."""
+        self.counts.preemptions += 1
+        self._release(job)
+        self.retiring.append(job.id)
+        self.queues.push(job)
+
+    def _pause_background(self) -> None:
+        """Background jobs that are paused hold no lane."""
+        if self.background_divisor == 0:
+            for job in [job for job in self.running.values() if job.qos == numbers.Qos.BACKGROUND]:
+                if job.id not in self.cancelled:
+                    self._preempt(job)
+
+    # -- what KV is kept ----------------------------------------------------------------------------
+
+    def _save_checkpoints(self) -> None:
+        """Of models that cannot cut: keep the state where a prefill has paused for that."""
+        for job in self.running.values():
+            if job.stops and job.stored >= job.stops[0]:
+                job.stops = [stop for stop in job.stops if stop > job.stored]
+                slot = self.cache.slots[job.seq]
+                if slot.held == job.stored and not self.cache.covered(slot):
+                    _, moves = self.cache.save(slot)
+                    self._moves.extend(moves)
+
+    def _relieve(self) -> None:
+        """Keep the pool below its high watermark, where idle sequences allow it."""
+        options = self.options
+        need = to_evict(self.cache.used_cells(), self.cells, options.pressure_high, options.pressure_low)
+        if need:
+            self._moves.extend(self.cache.relieve(need))
+
+    def _settle_saved(self, key: int, held: int, size: int) -> None:
+        entry = self.cache.entries.get(key)
+        if entry is None:
+            return  # given up in the same plan
+        if held < entry.held:
+            self.parking.unsaved(entry)
+            self.cache.forget(entry)
+            return
+        self.cache.resize(entry, size)
+        self._moves.extend(self.parking.saved(entry))
+
+    # -- how jobs end -------------------------------------------------------------------------------
 
     def _to_retry(self, line: JobResult) -> bool:
         job = self.running.get(line.job)
@@ -274,19 +422,26 @@ class Scheduler:
         )
 
     def _retry_cold(self, job: Job) -> None:
-        self.slots[job.seq].clear()
+        """What a job was seeded with did not hold what the books said: it goes back to the head of its queue."""
+        self.cache.clear(self.cache.slots[job.seq])
         self._release(job)
+        source = self.cache.entries.get(job.source) if job.source else None
+        if source is not None and not source.promises:
+            self._moves.extend(self.cache.drop([source]))
         job.cold = True
-        self.queue[job.id] = job
-        self.queue.move_to_end(job.id, last=False)
+        self.queues.push(job)
 
     def _settle_job(self, job: Job, line: JobResult) -> Update:
         tokens = packed(line.tokens)
         job.to_prefill -= line.prefilled
-        job.generated += len(tokens)
-        slot = self.slots[job.seq]
+        job.made.extend(tokens)
+        slot = self.cache.slots[job.seq]
         slot.stream.extend(tokens)
         slot.held = job.stored
+        if job.exact or self.cache.pool.exact:
+            slot.exact = slot.held
+        if tokens:
+            self.cache.put(slot)
         state = line.state
         if job.id in self.cancelled and state in {JobState.RUNNING, JobState.COLD}:
             if state is JobState.RUNNING:
@@ -298,22 +453,20 @@ class Scheduler:
             state = JobState.ERROR
         if state in FINISHED:
             self._release(job)
+            if self.options.park and job.session and state in PARKED_AFTER:
+                self.parking.want(job.session, job.seq)
         return Update(job=job.id, tokens=tokens, state=state, warm=job.warm, detail=line.detail)
 
     def _release(self, job: Job) -> None:
         del self.running[job.id]
         self.cancelled.discard(job.id)
-        slot = self.slots[job.seq]
-        slot.job = None
-        slot.used = self.tick
-
-    def _learn(self, result: Result) -> None:
-        if result.decode_steps:
-            self.step_us += SMOOTHING * (max(LEAST_US, result.decode_us / result.decode_steps) - self.step_us)
-        if result.prefill_rows >= MIN_PREFILL_ROWS:
-            self.row_us += SMOOTHING * (max(LEAST_US, result.prefill_us / result.prefill_rows) - self.row_us)
+        slot = self.cache.slots[job.seq]
+        slot.job, slot.target, slot.used = None, 0, self.tick
 
 
 def _size(stream: TokenIds) -> int:
     """Bytes of a stream."""
     return len(stream) * stream.itemsize
+
+
+__all__ = ["Counts", "Job", "Options", "Pool", "Scheduler", "Update"]

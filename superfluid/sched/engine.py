@@ -11,22 +11,28 @@ rarely, and until it works every job is refused at once with the reason of the l
         \\-> failed         \\-> unstartable -> loading
 """
 
+import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
 import trio
 
+from superfluid.core.cache import Place
 from superfluid.core.errors import ShuttingDown, StartError, WorkerLost, WorkerStartFailed
-from superfluid.core.ids import TokenIds, common_prefix
+from superfluid.core.ids import TokenIds
+from superfluid.core.orders import FetchFile, RemoveFile, SealFile
 from superfluid.core.plan import FINISHED, JobState, Plan
-from superfluid.core.schedule import Job, Scheduler, Update
-from superfluid.sched.histogram import Histogram
+from superfluid.core.schedule import Job, Options, Pool, Scheduler, Update
+from superfluid.sched.parkfiles import ParkFiles
+from superfluid.sched.status import Phase, Statistics, Status
 from superfluid.worker.link import WorkerLink
-from superfluid.worker.messages import Load
+from superfluid.worker.memory import available_bytes, host_budget
+from superfluid.worker.messages import Filed, Load, Ready
+from superfluid_protocol import numbers
 
 RESPAWN_FIRST_SECONDS: Final = 0.1
 RESPAWN_MOST_SECONDS: Final = 10.0
@@ -41,55 +47,14 @@ asks meanwhile shortens it to ``RESPAWN_MOST_SECONDS``."""
 HEALTHY_SECONDS: Final = 30.0
 """A worker that lived this long, without anything to do, starts the back-off anew too."""
 
-TTFT_BOUNDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Seconds to the first token that are told apart: from a warm session to a long prompt behind a queue."""
-
 TICKS_A_LINE: Final = 100
 """A debug line tells of every so many ticks: some seconds of work."""
 
 Sink = Callable[[Update], None]
+StreamOf = Callable[[int], TokenIds | None]
+"""Gives a session's tokens, or None for one that is not there."""
 
 _log = structlog.get_logger(target=__name__)
-
-
-@dataclass(slots=True)
-class Statistics:
-    """Counts since the start."""
-
-    ticks: int = 0
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    warm_prefix_tokens: int = 0
-    respawns: int = 0
-    worker_losses: int = 0
-    ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS))
-    """Seconds from a job's arrival to its first token."""
-
-
-class Phase(Enum):
-    """Where the engine is."""
-
-    LOADING = "loading"
-    READY = "ready"
-    LOST = "lost"
-    """A worker that was ready or loading is gone; jobs wait for the next one."""
-    UNSTARTABLE = "unstartable"
-    """The last start failed after an earlier one had worked; it is tried again, and jobs are refused meanwhile."""
-    FAILED = "failed"
-    """The first worker could not start: the engine has ended."""
-    CLOSED = "closed"
-
-
-@dataclass(slots=True, kw_only=True)
-class Status:
-    """What others may know of the engine."""
-
-    phase: Phase = Phase.LOADING
-    fraction: float = 0.0
-    reason: str = ""
-    worker_pid: int | None = None
-    n_ctx: int | None = None
-    changed: trio.Event = field(default_factory=trio.Event)
 
 
 class Engine:
@@ -97,13 +62,31 @@ class Engine:
 
     Args:
         load: What each worker is to load.
-        lanes: Most jobs that decode together; the rest of the pool's sequences keep KV.
+        exact: Every job is served exactly.
+        invariant: Rows are exact here by themselves, whoever asks for it.
+        park: Where finished sessions' KV goes, with ``options.park``.
+        now_ms: The time of day, for pins.
     """
 
-    def __init__(self, load: Load, *, lanes: int) -> None:
+    def __init__(
+        self,
+        load: Load,
+        options: Options,
+        *,
+        exact: bool = False,
+        invariant: bool = False,
+        park: ParkFiles | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self._load = load
-        self._lanes = lanes
-        self._scheduler = Scheduler(lanes=lanes, sequences=load.n_seq)
+        self._exact = exact
+        self._invariant = invariant
+        self._now_ms = now_ms
+        self._scheduler = Scheduler(options=options)
+        self._files = park
+        self._model: tuple[str, StreamOf] | None = None
+        """Digest of the model, and what gives a session's tokens: without it no park file can be used."""
+        self._identified = trio.Event()
         self._sinks: dict[int, Sink] = {}
         self._arrivals: dict[int, float] = {}
         """When each job came that has no token yet."""
@@ -115,7 +98,7 @@ class Engine:
         self._work = trio.lowlevel.ParkingLot()
         self._closed = trio.Event()
         self.status = Status()
-        self.statistics = Statistics()
+        self.statistics = Statistics(self._scheduler)
 
     def submit(self, job: Job, sink: Sink) -> None:
         """Queue a job; *sink* gets its updates, the last one with a finished state.
@@ -125,11 +108,13 @@ class Engine:
             TooManyInFlight: The queue is full.
         """
         self._check_open()
+        job.exact = job.exact or self._exact
+        joinable = self._scheduler.joinable(job.qos)
         self._scheduler.submit(job)
         self._sinks[job.id] = sink
         self._arrivals[job.id] = trio.current_time()
         self._work.unpark_all()
-        if self._link is not None and self._scheduler.joinable():
+        if self._link is not None and joinable:
             self._link.interrupt_nowait()
 
     def cancel(self, job_id: int) -> None:
@@ -152,22 +137,71 @@ class Engine:
             await self.status.changed.wait()
         return self.status.n_ctx
 
-    def holds(self, stream: TokenIds) -> bool:
-        """Whether the pool holds *stream*, all but the last token of a reply (which was never computed)."""
+    def reclass(self, job_id: int, qos: int) -> None:
+        """Change the class of a job that waits or runs. Unknown jobs are ignored."""
+        self._scheduler.reclass(job_id, qos)
+        self._work.unpark_all()
+
+    def set_background_rate(self, divisor: int) -> None:
+        """Beside other work, background jobs get rows in every *divisor*-th tick only; 0 pauses them."""
+        self._scheduler.background_divisor = divisor
+        self._work.unpark_all()
+
+    def pin(self, session: int, stream: TokenIds, deadline_ms: int) -> None:
+        """Keep the KV of a session's tokens from being evicted as long as anything else can go.
+
+        Raises:
+            PinBudget: They are more than all pins together may hold.
+        """
+        self._scheduler.pin(session, stream, deadline_ms, self._now_ms())
+
+    def check_pin(self, tokens: int) -> None:
+        """Whether a pin of so many tokens can be granted. Raises `PinBudget`; to be asked before it is made durable."""
+        self._scheduler.cache.pins.check(tokens)
+
+    def drop_host(self, percent: int) -> None:
+        """Give up a share of host memory, for the sake of other programs."""
+        if self._scheduler.drop_host(percent):
+            self._work.unpark_all()
+
+    def identify(self, model: str, stream_of: StreamOf) -> None:
+        """Say which model this is (the digest of its content), and how to get a session's tokens: with that the park
+        files of earlier runs can be told apart."""
+        self._model = (model, stream_of)
+        self._identified.set()
+
+    def where(self, session: int, stream: TokenIds) -> tuple[str, int, int]:
+        """Where the KV of *stream* lies, all but the last token of a reply (which was never computed).
+
+        Returns:
+            "pool" or "host" when it is in memory, "park" with the positions that the session's file covers and its
+            encoding, or "cold".
+        """
         need = max(1, len(stream) - 1)
-        return any(
-            slot.held >= need and common_prefix(slot.stream, stream, need) == need
-            for slot in self._scheduler.slots
-        )
+        parked = 0
+        for entry, length in self._scheduler.cache.where(stream):
+            if entry.place is not Place.PARK and length >= need:
+                return entry.place.name.lower(), length, 0
+            if entry.place is Place.PARK and entry.session == session:
+                parked = length
+        if parked and self._files is not None:
+            return "park", parked, self._files.encodings.get(session, 0)
+        return "cold", 0, 0
 
     def gauges(self) -> dict[str, int]:
         """Counts of the moment."""
-        slots = self._scheduler.slots
+        scheduler = self._scheduler
+        cache, queues = scheduler.cache, scheduler.queues
         return {
-            "lanes_active": len(self._scheduler.running),
-            "queue_depth": len(self._scheduler.queue),
-            "pool_tokens": sum(slot.held for slot in slots),
-            "pool_cells": len(slots) * (self.status.n_ctx or 0),
+            "lanes_active": len(scheduler.running),
+            "queue_depth": len(queues),
+            **{f"queue_depth_{qos.name.lower()}": queues.depth(qos) for qos in numbers.Qos},
+            "pool_tokens": cache.used_cells(),
+            "pool_cells": scheduler.cells,
+            "host_bytes": cache.host_used,
+            "host_budget": cache.pool.host_bytes,
+            "park_bytes": cache.park_used,
+            "pins_held": len(cache.pins),
         }
 
     async def run(self) -> None:
@@ -208,12 +242,13 @@ class Engine:
         """End `run` once no job is left; the caller cancels the jobs it does not want to wait for."""
         self._closed.set()
         self._wanted.set()
+        self._identified.set()
         self._work.unpark_all()
         self._wake()
 
     async def _serve_one(self) -> None:
         """The life of one worker."""
-        link = await WorkerLink.start(self._load, on_progress=self._progress)
+        link = await WorkerLink.start(self._load, on_progress=self._progress, on_filed=self._filed)
         try:
             await self._serve(link)
         finally:
@@ -233,8 +268,11 @@ class Engine:
         Raises:
             WorkerLost: The worker is gone.
         """
+        self._scheduler.open(self._pool(link.ready))
+        if self.status.n_ctx is None and self._files is not None:
+            await self._open_files(link.ready, self._files)
         self._link = link
-        self.status.n_ctx = link.ready.n_ctx
+        self.status.n_ctx, self.status.description = link.ready.n_ctx, link.ready.description
         # A successor gets the same size, whatever memory is free by then: a session that fitted has to fit again.
         self._load = replace(self._load, n_ctx=link.ready.n_ctx)
         if self._refusal is not None:
@@ -243,13 +281,13 @@ class Engine:
         self._change(Phase.READY, worker_pid=link.pid)
         try:
             while True:
-                plan = self._scheduler.plan()
+                plan = self._scheduler.plan(self._now_ms())
+                if self._scheduler.orders:
+                    await self._carry_out_orders(link)
                 if plan is not None:
                     self._tell(plan)
                     result = await link.run(plan)
-                    self.statistics.ticks += 1
-                    self.statistics.prefill_tokens += result.prefill_rows
-                    self.statistics.decode_tokens += result.decode_rows
+                    self.statistics.count(result)
                     for update in self._scheduler.settle(result):
                         self._deliver(update)
                 elif self._closed.is_set():
@@ -258,6 +296,63 @@ class Engine:
                     await self._rest(link)
         finally:
             self._link = None
+
+    def _pool(self, ready: Ready) -> Pool:
+        options = self._scheduler.options
+        host = options.host_bytes
+        if host is None:
+            host = host_budget(
+                pool_cells=ready.n_ctx * ready.n_seq,
+                bytes_per_token=ready.bytes_per_token,
+                available=available_bytes(),
+                fixed=ready.bytes_per_sequence * ready.n_seq,
+            )
+        return Pool(
+            n_ctx=ready.n_ctx,
+            bytes_per_token=ready.bytes_per_token,
+            bytes_per_sequence=ready.bytes_per_sequence,
+            cuts_freely=ready.cuts == "free",
+            exact=self._exact or self._invariant,
+            host_bytes=host,
+        )
+
+    async def _open_files(self, ready: Ready, files: ParkFiles) -> None:
+        """Find the park files of earlier runs, before the first job could need one."""
+        await self._identified.wait()
+        if self._model is None:
+            return
+        model, stream_of = self._model
+        files.identify(model, ready.settings)
+        try:
+            found = await trio.to_thread.run_sync(files.prepare)
+        except OSError as failure:
+            _log.error("park files cannot be used", directory=str(files.directory), reason=failure.strerror)
+            return
+        for parked in files.usable(found, stream_of):
+            self._scheduler.book_file(parked.session, parked.stream, size=parked.size, exact=parked.exact)
+
+    async def _carry_out_orders(self, link: WorkerLink) -> None:
+        """Do what the scheduler wants done with park files."""
+        assert self._files is not None, "nothing is parked without a directory"
+        orders = list(self._scheduler.orders)
+        self._scheduler.orders.clear()
+        for order in orders:
+            match order:
+                case SealFile():
+                    link.seal_nowait(self._files.seal(order))
+                case FetchFile():
+                    link.fetch_nowait(self._files.fetch(order))
+                case RemoveFile():
+                    try:
+                        await trio.to_thread.run_sync(partial(self._files.remove, order))
+                    except OSError as failure:
+                        _log.warning("a park file stays", session=order.session, reason=failure.strerror)
+
+    def _filed(self, answer: Filed) -> None:
+        if not answer.ok:
+            _log.warning("a park file was not written or not used", reason=answer.detail)
+        self._scheduler.filed(answer.ticket, ok=answer.ok, size=answer.size)
+        self._work.unpark_all()
 
     async def _rest(self, link: WorkerLink) -> None:
         """Wait for work, and notice a worker that dies meanwhile: its next job should not be the one to find out."""
@@ -287,7 +382,7 @@ class Engine:
     def _lost(self, loss: WorkerLost) -> None:
         self.statistics.worker_losses += 1
         jobs = self._scheduler.reset()
-        _log.error("worker lost", reason=str(loss), jobs=len(jobs), waiting=len(self._scheduler.queue))
+        _log.error("worker lost", reason=str(loss), jobs=len(jobs), waiting=len(self._scheduler.queues))
         self._change(Phase.LOST, reason=str(loss))
         # What the start fails for, if it still does, is for the next one to say; until then jobs wait.
         self._refusal = None
@@ -299,8 +394,7 @@ class Engine:
         if self._refusal is None or str(self._refusal) != str(failure):
             _log.error("no worker can be started", reason=str(failure))
         self._refusal = failure
-        waiting = list(self._scheduler.queue)
-        self._scheduler.queue.clear()
+        waiting = [job.id for job in self._scheduler.drain_queue()]
         self._fail_jobs(waiting, self._why_refused())
 
     def _tell(self, plan: Plan) -> None:
@@ -322,7 +416,7 @@ class Engine:
                 prefill_rows=sum(rows for _job, rows in plan.prefill),
                 decode_rounds=plan.decode_rounds,
                 lanes=len(self._scheduler.running),
-                waiting=len(self._scheduler.queue),
+                waiting=len(self._scheduler.queues),
             )
 
     def _fail_jobs(self, jobs: list[int], detail: str) -> None:

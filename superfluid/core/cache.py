@@ -1,0 +1,376 @@
+"""The books of everything that holds KV: lanes, kept sequences, host memory and park files.
+
+One radix index over all of them answers "what is the longest beginning of this prompt that need not be computed?".
+The index knows streams; an entry knows how much of its stream is really held, so that a prefix that is still being
+computed is found but not used before it is there. A match is on token ids only, inside one namespace.
+
+Every change of these books goes with an operation that a worker carries out; what the worker reports afterwards only
+ever lowers a claim.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from superfluid.core.evict import Candidate, victims
+from superfluid.core.ids import TokenIds
+from superfluid.core.options import Pool
+from superfluid.core.pins import Pins
+from superfluid.core.plan import Move, MoveKind
+from superfluid.core.prefix import PrefixIndex
+
+LEAST_SAVED: Final = 16
+"""Fewer positions are not worth an entry in host memory: a prompt of that many is computed in a tick."""
+
+FIRST_NUMBER: Final = 1 << 20
+"""Entries beyond the pool are numbered from here; below it stand the pool's sequences."""
+
+
+class Place(IntEnum):
+    """Where KV lies: the nearer, the less."""
+
+    POOL = 0
+    HOST = 1
+    PARK = 2
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Entry:
+    """KV of one token stream.
+
+    Attributes:
+        key: The sequence (POOL), or a number used once.
+        stream: Token ids; the first ``held`` of them have their KV here.
+        exact: Leading positions whose rows were computed exactly.
+        used: When it was last used, in ticks.
+        size: Bytes, outside of the pool.
+        session: Whose file it is (PARK).
+        job: The job whose lane this is (POOL).
+        target: Positions that the job's prefill will have computed when it is done.
+        promises: Jobs that wait for it, or an operation under way: it may not go.
+    """
+
+    key: int
+    place: Place = Place.POOL
+    namespace: int = 0
+    stream: TokenIds = field(default_factory=lambda: array("I"))
+    held: int = 0
+    exact: int = 0
+    used: int = 0
+    size: int = 0
+    session: int = 0
+    job: int | None = None
+    target: int = 0
+    promises: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no lane runs on it."""
+        return self.job is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the places hold of a prompt.
+
+    Attributes:
+        length: Positions that `entry` spares.
+        pending: Positions that the lane of job `leader` will hold of it once its prefill is done.
+    """
+
+    entry: Entry | None = None
+    length: int = 0
+    leader: int | None = None
+    pending: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Cache:
+    """All entries of one worker, and the park files.
+
+    Args:
+        sequences: Of the pool.
+        pins: Whose prefixes go last.
+
+    Attributes:
+        slots: The pool's entries, by sequence.
+        parked: Key of each session's park file.
+        host_used: Bytes reserved in host memory.
+        evictions: Entries that went for lack of room, by place.
+    """
+
+    sequences: int
+    pins: Pins
+    pool: Pool = field(default_factory=lambda: Pool(n_ctx=0))
+    slots: list[Entry] = field(init=False)
+    entries: dict[int, Entry] = field(init=False)
+    parked: dict[int, int] = field(default_factory=dict)
+    host_used: int = 0
+    park_used: int = 0
+    evictions: Counter[Place] = field(default_factory=Counter)
+    _indexes: dict[int, PrefixIndex] = field(default_factory=dict)
+    _next: int = FIRST_NUMBER
+
+    def __post_init__(self) -> None:
+        self.slots = [Entry(key=seq) for seq in range(self.sequences)]
+        self.entries = {slot.key: slot for slot in self.slots}
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    def find(self, prompt: TokenIds, namespace: int = 0, *, exact: bool = False, near: bool = False) -> Found:
+        """The best that is held of *prompt*, all but its last position: the engine keeps no logits, so that one is
+        always computed. Among equals the nearest, then an idle one, then the one that holds the least beyond it.
+
+        Args:
+            exact: Use only positions that were computed exactly.
+            near: Use no park file.
+        """
+        best: Entry | None = None
+        best_key = (0, 0, False, 0)
+        leader, pending = None, 0
+        limit = len(prompt) - 1
+        for key, shared in self._matches(prompt, namespace):
+            if shared < best_key[0]:
+                break
+            entry = self.entries[key]
+            if near and entry.place is Place.PARK:
+                continue
+            length = self.valid(entry, min(shared, limit), exact=exact)
+            rank = (length, -entry.place, entry.idle, -entry.held)
+            if length and rank > best_key:
+                best, best_key = entry, rank
+            soon = self._soon(entry, min(shared, limit), exact=exact)
+            if soon > pending:
+                leader, pending = entry.job, soon
+        return Found(entry=best, length=best_key[0], leader=leader, pending=pending)
+
+    def valid(self, entry: Entry, shared: int, *, exact: bool = False) -> int:
+        """How many leading positions of an entry can be used by a prompt that shares *shared* of its tokens."""
+        length = min(shared, entry.held)
+        if exact and not self.pool.exact:
+            length = min(length, entry.exact)
+        return length if self.pool.cuts_freely or length == entry.held else 0
+
+    def _soon(self, entry: Entry, shared: int, *, exact: bool) -> int:
+        """As `valid`, once the prefill that runs on an entry is done."""
+        soon = min(shared, entry.target)
+        if entry.target <= entry.held or (exact and not self.pool.exact and entry.exact < entry.held):
+            return 0
+        return soon if self.pool.cuts_freely or soon > entry.held else 0
+
+    def where(self, stream: TokenIds, namespace: int = 0) -> Iterator[tuple[Entry, int]]:
+        """Every entry that holds some of *stream*, with how many of its leading positions."""
+        for key, shared in self._matches(stream, namespace):
+            entry = self.entries[key]
+            length = self.valid(entry, shared)
+            if length:
+                yield entry, length
+
+    def covered(self, entry: Entry) -> bool:
+        """Whether something else near holds all that *entry* does."""
+        return any(self._covers(other, entry, shared) for other, shared in self._others(entry))
+
+    def used_cells(self) -> int:
+        """Cells of the pool that hold something."""
+        return sum(slot.held for slot in self.slots)
+
+    def _matches(self, stream: TokenIds, namespace: int) -> Iterator[tuple[int, int]]:
+        index = self._indexes.get(namespace)
+        return iter(()) if index is None else index.matches(stream)
+
+    def _others(self, entry: Entry) -> Iterator[tuple[Entry, int]]:
+        for key, shared in self._matches(entry.stream[: entry.held], entry.namespace):
+            if shared < entry.held:
+                return
+            other = self.entries[key]
+            if other is not entry and other.place is not Place.PARK:
+                yield other, shared
+
+    def _covers(self, other: Entry, entry: Entry, shared: int) -> bool:
+        return self.valid(other, shared) >= entry.held and other.exact >= entry.exact
+
+    def _redundant(self, entry: Entry) -> bool:
+        """As `covered`, but of two that cover each other only one is."""
+        return any(
+            self._covers(other, entry, shared) and (other.held, other.key) > (entry.held, entry.key)
+            for other, shared in self._others(entry)
+        )
+
+    # -- changing -----------------------------------------------------------------------------------
+
+    def put(self, entry: Entry) -> None:
+        """Tell the index of an entry whose stream is new or grew."""
+        if entry.stream:
+            self._indexes.setdefault(entry.namespace, PrefixIndex()).put(entry.key, entry.stream)
+        else:
+            self._unlist(entry)
+
+    def clear(self, slot: Entry) -> None:
+        """Forget what a sequence holds."""
+        self._unlist(slot)
+        slot.stream = array("I")
+        slot.held = slot.exact = slot.target = 0
+
+    def seed(self, slot: Entry, source: Entry, length: int) -> None:
+        """Make *slot* hold the first positions of *source*."""
+        self._unlist(slot)
+        slot.namespace = source.namespace
+        slot.stream = source.stream[:length]
+        slot.held, slot.exact, slot.used, slot.target = length, min(length, source.exact), source.used, 0
+        self.put(slot)
+
+    def new(self, place: Place, source: Entry, *, size: int, held: int) -> Entry:
+        """Add an entry of what *source* holds."""
+        entry = Entry(
+            key=self._next,
+            place=place,
+            namespace=source.namespace,
+            stream=source.stream[: max(held, source.held)],
+            held=held,
+            exact=min(held, source.exact),
+            used=source.used,
+            size=size,
+        )
+        self._next += 1
+        self.add(entry)
+        return entry
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry into the books."""
+        self.entries[entry.key] = entry
+        self._count(entry, entry.size)
+        self.put(entry)
+
+    def number(self) -> int:
+        """A number for an entry made elsewhere."""
+        self._next += 1
+        return self._next - 1
+
+    def forget(self, entry: Entry) -> None:
+        """Strike an entry off; one of the pool stays as an empty sequence."""
+        if entry.place is Place.POOL:
+            self.clear(entry)
+            return
+        self._unlist(entry)
+        del self.entries[entry.key]
+        self._count(entry, -entry.size)
+        if entry.place is Place.PARK and self.parked.get(entry.session) == entry.key:
+            del self.parked[entry.session]
+
+    def resize(self, entry: Entry, size: int) -> None:
+        """Correct an estimate."""
+        self._count(entry, size - entry.size)
+        entry.size = size
+
+    def lose(self) -> None:
+        """The worker is gone, with the pool and its host memory."""
+        for slot in self.slots:
+            self.clear(slot)
+            slot.job, slot.promises, slot.used = None, 0, 0
+        for entry in [entry for entry in self.entries.values() if entry.place is Place.HOST]:
+            self.forget(entry)
+
+    def _unlist(self, entry: Entry) -> None:
+        index = self._indexes.get(entry.namespace)
+        if index is not None and entry.key in index:
+            index.remove(entry.key)
+            if not index:
+                del self._indexes[entry.namespace]
+
+    def _count(self, entry: Entry, size: int) -> None:
+        if entry.place is Place.HOST:
+            self.host_used += size
+        elif entry.place is Place.PARK:
+            self.park_used += size
+
+    # -- room ---------------------------------------------------------------------------------------
+
+    def save(self, slot: Entry) -> tuple[Entry | None, list[Move]]:
+        """Keep what a sequence holds in host memory too.
+
+        Returns:
+            The new entry, or None when it is not worth it or there is no room; and the moves, those that made room
+            included.
+        """
+        size = self.pool.size(slot.held)
+        if slot.held < LEAST_SAVED or not size:
+            return None, []
+        moves = self.reserve(size)
+        if moves is None:
+            return None, []
+        entry = self.new(Place.HOST, slot, size=size, held=slot.held)
+        moves.append(Move(kind=MoveKind.SAVE, seq=slot.key, n=slot.held, entry=entry.key))
+        return entry, moves
+
+    def demote(self, slot: Entry) -> list[Move]:
+        """Give up a sequence whose room is needed: what nothing else holds goes to host memory. The caller overwrites
+        or clears the sequence itself."""
+        moves: list[Move] = []
+        if slot.held:
+            self.evictions[Place.POOL] += 1
+            if not self.covered(slot):
+                _, moves = self.save(slot)
+        self.clear(slot)
+        return moves
+
+    def reserve(self, size: int) -> list[Move] | None:
+        """Make room for an entry of host memory before there is one. None if that cannot be."""
+        need = self.host_used + size - self.pool.host_bytes
+        if need <= 0:
+            return []
+        chosen = victims(self._candidates(Place.HOST), need)
+        if sum(victim.size for victim in chosen) < need:
+            return None
+        return self.drop([self.entries[victim.key] for victim in chosen])
+
+    def drop(self, entries: list[Entry]) -> list[Move]:
+        """Give up entries of host memory."""
+        for entry in entries:
+            self.evictions[Place.HOST] += 1
+            self.forget(entry)
+        return [Move(kind=MoveKind.DROP, entry=entry.key) for entry in entries]
+
+    def relieve(self, need: int) -> list[Move]:
+        """Free so many cells of the pool, as far as idle sequences hold them."""
+        moves: list[Move] = []
+        for victim in victims(self._candidates(Place.POOL), need):
+            slot = self.slots[victim.key]
+            moves.extend(self.demote(slot))
+            moves.append(Move(kind=MoveKind.CLEAR, seq=slot.key))
+        return moves
+
+    def host_candidates(self) -> list[Candidate]:
+        """What could go of host memory."""
+        return self._candidates(Place.HOST)
+
+    def _candidates(self, place: Place) -> list[Candidate]:
+        pinned = self.pinned()
+        return [
+            Candidate(
+                key=entry.key,
+                size=entry.held if place is Place.POOL else entry.size,
+                used=entry.used,
+                pinned=pinned.get(entry.key),
+                redundant=self._redundant(entry),
+            )
+            for entry in self.entries.values()
+            if entry.place is place and entry.idle and not entry.promises and (entry.held or entry.size)
+        ]
+
+    def pinned(self) -> dict[int, int]:
+        """The entries that serve a pin best, each with the order of its oldest one."""
+        found: dict[int, int] = {}
+        for pin in self.pins.protects():
+            best = max(
+                ((length, -entry.place, entry.key) for entry, length in self._near(pin.stream)), default=None
+            )
+            if best is not None:
+                found.setdefault(best[2], pin.order)
+        return found
+
+    def _near(self, stream: TokenIds) -> Iterator[tuple[Entry, int]]:
+        for namespace in self._indexes:
+            yield from ((e, n) for e, n in self.where(stream, namespace) if e.place is not Place.PARK)

@@ -1,0 +1,43 @@
+"""Rules about lanes: who gives one up, who lets the others go first, and what a worker is told of one."""
+
+from collections.abc import Collection, Iterable
+
+from superfluid.core.ids import TokenIds
+from superfluid.core.job import Job
+from superfluid.core.plan import Admit
+from superfluid_protocol import numbers
+
+
+def victim(running: Iterable[Job], qos: int) -> Job | None:
+    """Whose lane a job of class *qos* may take: the least urgent one's, one that decodes before one that prefills, the
+    last that came. Never that of an exact job."""
+    below = [job for job in running if job.qos > qos and not job.exact]
+    return max(below, key=lambda job: (job.qos, job.decoding, job.arrival), default=None)
+
+
+def held_back(running: Collection[Job], tick: int, divisor: int) -> frozenset[int]:
+    """The background jobs that compute nothing in this tick: all of them, but in every *divisor*-th one. Alone they run
+    freely, and so does one that others wait for."""
+    background = [job for job in running if job.qos == numbers.Qos.BACKGROUND]
+    if divisor <= 1 or len(background) == len(running) or tick % divisor == 0:
+        return frozenset()
+    return frozenset(job.id for job in background if job.urgency == numbers.Qos.BACKGROUND)
+
+
+def admission(job: Job, stream: TokenIds, start: int, *, draft: bool) -> Admit:
+    """What a worker is told of a job that goes on at position *start* of its stream."""
+    return Admit(
+        job=job.id,
+        seq=job.seq,
+        start=start,
+        tokens=stream[start:].tobytes(),
+        limit=job.left,
+        temperature=job.params.temperature,
+        top_p=job.params.top_p,
+        min_p=job.params.min_p,
+        top_k=job.params.top_k,
+        seed=job.params.seed,
+        exact=job.exact,
+        draft=draft,
+        history=stream[:start].tobytes() if draft else b"",
+    )

@@ -1,0 +1,176 @@
+"""The books of park files: which sessions are being sealed or read, and what has to go for the budget.
+
+Sealing takes three steps: the sequence is saved to host memory (a move of a plan), the entry is written to the file
+(an order, beside the ticks), and the file is booked when that is done. A file is read the other way round, and becomes
+an entry of host memory like any other.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from superfluid.core.cache import Cache, Entry, Place
+from superfluid.core.evict import Candidate, victims
+from superfluid.core.orders import FetchFile, Order, RemoveFile, SealFile
+from superfluid.core.plan import Move, MoveKind
+
+LEAST_FETCHED: Final = 64
+"""Positions that a file must spare: reading it takes as long as computing some."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fetch:
+    """A file that is being read into an entry."""
+
+    entry: Entry
+    file: Entry
+
+
+@dataclass(slots=True, kw_only=True)
+class Parking:
+    """The park files of one model's sessions.
+
+    Args:
+        budget: Bytes that all files together may take; 0 is no bound.
+        lossy: Whether files are written in the lossy encoding: what is read from them is not exact.
+
+    Attributes:
+        orders: What is to be done; whoever does it takes them from here.
+        parks: Files written.
+    """
+
+    cache: Cache
+    budget: int = 0
+    lossy: bool = False
+    orders: list[Order] = field(default_factory=list)
+    parks: int = 0
+    _wanted: dict[int, int] = field(default_factory=dict)
+    _saving: dict[int, int] = field(default_factory=dict)
+    _sealing: dict[int, tuple[int, Entry]] = field(default_factory=dict)
+    _fetching: dict[int, _Fetch] = field(default_factory=dict)
+    _tickets: int = 0
+
+    def want(self, session: int, seq: int) -> None:
+        """The session's reply is finished and its KV lies in *seq*: seal it with the next plan."""
+        self._wanted[seq] = session
+
+    def save_wanted(self) -> list[Move]:
+        """The moves that begin the sealing of all that is wanted."""
+        moves: list[Move] = []
+        for seq, session in self._wanted.items():
+            slot = self.cache.slots[seq]
+            entry, saving = self.cache.save(slot) if slot.idle else (None, [])
+            moves.extend(saving)
+            if entry is not None:
+                entry.promises += 1
+                self._saving[entry.key] = session
+        self._wanted.clear()
+        return moves
+
+    def saved(self, entry: Entry) -> list[Move]:
+        """An entry is there: if it is for a file, order that, and let the entry go, since its sequence has it too."""
+        session = self._saving.pop(entry.key, None)
+        if session is None:
+            return []
+        self._tickets += 1
+        held = entry.stream[: entry.held]
+        exact = 0 if self.lossy else entry.exact
+        self._sealing[self._tickets] = (session, entry)
+        self.orders.append(
+            SealFile(ticket=self._tickets, entry=entry.key, session=session, stream=held, exact=exact)
+        )
+        self.cache.forget(entry)
+        return [Move(kind=MoveKind.DROP, entry=entry.key)]
+
+    def unsaved(self, entry: Entry) -> None:
+        """An entry could not be made: its session stays without a file."""
+        self._saving.pop(entry.key, None)
+
+    def fetch(self, file: Entry) -> tuple[int, list[Move]]:
+        """Have a file read into host memory.
+
+        Returns:
+            The ticket to wait for, 0 when host memory has no room; and the moves that made room.
+        """
+        for ticket, known in self._fetching.items():
+            if known.file is file:
+                return ticket, []
+        size = self.cache.pool.size(file.held)
+        moves = self.cache.reserve(size)
+        if moves is None:
+            return 0, []
+        entry = self.cache.new(Place.HOST, file, size=size, held=0)
+        entry.promises += 1
+        file.promises += 1
+        self._tickets += 1
+        self._fetching[self._tickets] = _Fetch(entry=entry, file=file)
+        self.orders.append(
+            FetchFile(
+                ticket=self._tickets,
+                entry=entry.key,
+                session=file.session,
+                stream=file.stream,
+                exact=file.exact,
+            )
+        )
+        return self._tickets, moves
+
+    def filed(self, ticket: int, *, ok: bool, size: int) -> Entry | None:
+        """An order is done, or failed. Returns the entry that was read, which is promised once: to whom is the caller's
+        to say."""
+        fetch = self._fetching.pop(ticket, None)
+        if fetch is not None:
+            return self._fetched(fetch, ok=ok, size=size)
+        session, entry = self._sealing.pop(ticket, (0, None))
+        if entry is not None and ok:
+            self.parks += 1
+            self.book(session, entry, size=size, exact=0 if self.lossy else entry.exact)
+        return None
+
+    def book(self, session: int, source: Entry, *, size: int, exact: int) -> None:
+        """The session's file holds what *source* says."""
+        old = self.cache.parked.get(session)
+        if old is not None:
+            self.cache.forget(self.cache.entries[old])
+        file = self.cache.new(Place.PARK, source, size=size, held=source.held)
+        file.session, file.exact = session, min(exact, file.held)
+        self.cache.parked[session] = file.key
+        self._keep_budget()
+
+    def remove(self, session: int) -> None:
+        """The session is gone for good: so is its file."""
+        key = self.cache.parked.get(session)
+        if key is not None:
+            self.cache.forget(self.cache.entries[key])
+        self.orders.append(RemoveFile(session=session))
+
+    def reset(self) -> None:
+        """The worker is gone, and with it everything under way."""
+        for fetch in self._fetching.values():
+            fetch.file.promises = 0
+        for pending in (self._wanted, self._saving, self._sealing, self._fetching):
+            pending.clear()
+        self.orders = [order for order in self.orders if isinstance(order, RemoveFile)]
+
+    def _fetched(self, fetch: _Fetch, *, ok: bool, size: int) -> Entry | None:
+        fetch.file.promises -= 1
+        entry = fetch.entry
+        if not ok:
+            entry.promises = 0
+            self.cache.forget(entry)
+            if self.cache.entries.get(fetch.file.key) is fetch.file:
+                self.cache.forget(fetch.file)
+            return None
+        entry.held, entry.exact = fetch.file.held, fetch.file.exact
+        self.cache.resize(entry, size)
+        return entry
+
+    def _keep_budget(self) -> None:
+        if not self.budget or self.cache.park_used <= self.budget:
+            return
+        files = [self.cache.entries[key] for key in self.cache.parked.values()]
+        offered = [Candidate(key=f.key, size=f.size, used=f.used) for f in files if not f.promises]
+        for victim in victims(offered, self.cache.park_used - self.budget):
+            file = self.cache.entries[victim.key]
+            self.cache.evictions[Place.PARK] += 1
+            self.orders.append(RemoveFile(session=file.session))
+            self.cache.forget(file)
