@@ -24,7 +24,7 @@ import trio
 
 from superfluid.api.generate import Generations
 from superfluid.api.service import Service
-from superfluid.app.config import ServeConfig
+from superfluid.app.config import GB, ServeConfig
 from superfluid.app.identity import Recorded, check_vocabulary
 from superfluid.app.text import load_text
 from superfluid.core import tree

@@ -32,7 +32,8 @@ class Options:
         tick_target_ms: Wanted length of a tick while a lane is free; 0 takes the default.
         pressure_high, pressure_low: Watermarks of the pool, in percent of its cells.
         pin_budget_pct: What pins hold together at most, in percent of the pool's cells.
-        coalesce_min: A job waits for one that is prefilling the same beginning when that spares so many rows; 0 never waits.
+        coalesce_min: A job waits for one that is prefilling the same beginning when that spares so many rows; 0 never
+            waits.
         host_bytes: Host memory for KV that left the pool; None takes what the machine can spare.
         speculate: One of `SPECULATE`: whether replies may be guessed from their own text and verified in one step.
         park: Whether a finished session's KV goes to a file.

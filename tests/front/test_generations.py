@@ -10,6 +10,7 @@ from superfluid.api.generate import Generations
 from superfluid.core import session as decide
 from superfluid.core import tree
 from superfluid.core.errors import SessionBusy, ShuttingDown
+from superfluid.core.schedule import Options
 from superfluid.sched import engine as engine_module
 from superfluid.sched.engine import Engine
 from superfluid.worker.messages import Load
@@ -56,7 +57,7 @@ async def stack(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_module, "WorkerLink", SimulatedWorkers())
     files = FaultyFiles()
     async with serving(tmp_path, files) as store, trio.open_nursery() as nursery:
-        engine = Engine(Load(model_path="/model", n_ctx=N_CTX, n_seq=4), lanes=2)
+        engine = Engine(Load(model_path="/model", n_ctx=N_CTX, n_seq=4), Options(lanes=2, kept=2))
         nursery.start_soon(engine.run)
         generations = Generations(store=store, model=StubModel(), engine=engine, nursery=nursery)
         records = await store.submit(None, lambda s: decide.create(s, store.new_id(), None, GREEDY))

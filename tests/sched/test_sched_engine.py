@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from superfluid.core.errors import ShuttingDown, TooManyInFlight, WorkerLost, WorkerStartFailed
 from superfluid.core.plan import FINISHED, JobState
-from superfluid.core.schedule import Job
+from superfluid.core.schedule import Job, Options
 from superfluid.sched import engine as engine_module
 from superfluid.sched.engine import (
     HEALTHY_SECONDS,
@@ -37,7 +37,7 @@ def workers(monkeypatch):
 
 @pytest.fixture
 def engine(workers):
-    return Engine(Load(model_path="/model", n_ctx=N_CTX, n_seq=4), lanes=2)
+    return Engine(Load(model_path="/model", n_ctx=N_CTX, n_seq=4), Options(lanes=2, kept=2))
 
 
 @asynccontextmanager
