@@ -253,7 +253,7 @@ class Daemon:
         if text is None:
             return
 
-        def stream_of(session: int) -> TokenIds | None:
+        def stream_of(session: int) -> "TokenIds | None":
             known = store.state.sessions.get(session)
             return None if known is None else tree.tokens(store.state, known)
 

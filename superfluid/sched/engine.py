@@ -51,7 +51,7 @@ TICKS_A_LINE: Final = 100
 """A debug line tells of every so many ticks: some seconds of work."""
 
 Sink = Callable[[Update], None]
-StreamOf = Callable[[int], TokenIds | None]
+StreamOf = Callable[[int], "TokenIds | None"]
 """Gives a session's tokens, or None for one that is not there."""
 
 _log = structlog.get_logger(target=__name__)

@@ -121,7 +121,7 @@ class ParkFiles:
     def usable(
         self,
         found: list[tuple[int, park.Header, int]],
-        stream_of: Callable[[int], TokenIds | None],
+        stream_of: Callable[[int], "TokenIds | None"],
     ) -> list[Parked]:
         """Of what `prepare` found: the files that are of this model and of the sessions as they are."""
         usable: list[Parked] = []

@@ -141,7 +141,7 @@ class _Bench:
     def chunk(self, line: _Line, end: int) -> bytes:
         """Compute a line up to *end*; a digest of its last row."""
         self.budget.check()
-        outcome = self.context.decode_chunk(line.seq, line.n, line.ids[line.n : end], logits=True)
+        outcome = self.context.decode_chunk(line.seq, line.n, line.ids[line.n : end], logits=True, exact=True)
         row = end - line.n - 1
         line.n = end
         return self._digest(outcome, row)
@@ -154,6 +154,7 @@ class _Bench:
             [line.seq for line in lines],
             [line.n for line in lines],
             [int(line.ids[line.n]) for line in lines],
+            exact=True,
         )
         took = max((time.perf_counter_ns() - began) // 1000, 1)
         if len(lines) == 1:
