@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from superfluid.api.context import chat_context
+from superfluid.api.exact import Exactness, require_exact
 from superfluid.chat.detokenize import Detokenizer
 from superfluid.core import session as decide
 from superfluid.core import tree, turn, view
@@ -43,13 +44,17 @@ class Generations:
     """All generations of one model.
 
     Args:
+        exactness: Asked for sessions whose replies have to be exact.
         nursery: Where the tasks that write the replies live; they outlive the connections that asked.
     """
 
-    def __init__(self, *, store: Store, model: Model, engine: Engine, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, *, store: Store, model: Model, engine: Engine, exactness: Exactness, nursery: trio.Nursery
+    ) -> None:
         self._store = store
         self._model = model
         self._engine = engine
+        self._exactness = exactness
         self._nursery = nursery
         self._jobs = count(1)
         self._of_session: dict[int, Generation] = {}
@@ -62,13 +67,16 @@ class Generations:
         Returns when the turn's opening is durable; the reply follows, see `follow`.
 
         Raises:
-            ClientError: The session is busy, has nothing to answer, or the model cannot chat.
+            ClientError: The session is busy, has nothing to answer, the model cannot chat, or cannot be exact as the
+                session wants it.
             ContextFull: No token fits behind the session's own.
             StartError: The model could not be loaded.
         """
         if not 0 < max_tokens <= MAX_TOKENS_PER_GENERATE:
             raise BadRequest(f"max_tokens must be 1 to {MAX_TOKENS_PER_GENERATE}")
-        decide.writable(self._store.state, self._store.busy, session_id)
+        session = decide.writable(self._store.state, self._store.busy, session_id)
+        if session.batch_invariant:
+            await require_exact(self._exactness)
         text = await self._model.text()
         n_ctx = await self._engine.context_size()
         self._check_open()
@@ -148,13 +156,11 @@ class Generations:
             warm_prefix=generation.warm,
         )
 
-    def resident(self, session_id: int) -> bool:
-        """Whether the session's KV lies in the pool, all but its last few tokens."""
-        session = tree.get(self._store.state, session_id)
-        if not session.tokens:
-            return False
-        place, _, _ = self._engine.where(session_id, tree.tokens(self._store.state, session))
-        return place in {"pool", "host"}
+    def reclass(self, session_id: int) -> None:
+        """Give the session's generation, if it has one in flight, the class that the session has now."""
+        generation = self._of_session.get(session_id)
+        if generation is not None and not generation.done:
+            self._engine.reclass(generation.job, tree.get(self._store.state, session_id).qos_class)
 
     def refuse_new(self) -> None:
         """Start no new generation, for the end of the daemon."""
@@ -197,7 +203,17 @@ class Generations:
         room = n_ctx - len(prompt)
         generation.prompt_tokens = len(prompt)
         detokenizer = Detokenizer.resume(text.vocabulary, _open_reply(state, session))
-        job = Job(id=generation.job, prompt=prompt, params=session.params, limit=min(max_tokens, room))
+        job = Job(
+            id=generation.job,
+            prompt=prompt,
+            params=session.params,
+            limit=min(max_tokens, room),
+            session=session.id,
+            namespace=0,
+            qos=session.qos_class,
+            exact=session.batch_invariant,
+            boundaries=tuple(tree.event_ends(state, session)),
+        )
         self._engine.submit(job, generation.deliver)
         self._nursery.start_soon(self._record, generation, detokenizer)
         if generation.cancelled:  # while its opening was on the way to the disk

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from superfluid.api.generate import Generations
 from superfluid.api.input import append_message, append_raw
+from superfluid.api.scheduling import Scheduling
 from superfluid.chat.text import check_text
 from superfluid.core import frame, view
 from superfluid.core import session as decide
@@ -16,7 +17,7 @@ from superfluid.core.errors import NotSupported
 from superfluid.core.record import Record
 from superfluid.sched.model import Model
 from superfluid.store.store import Store
-from superfluid_protocol import ModelInfo, Request, Response, Tier, request, response, types
+from superfluid_protocol import ModelInfo, Request, Response, request, response, types
 
 Handler = Callable[["Service", Any], Awaitable[Response]]
 
@@ -35,12 +36,14 @@ class Service:
         store: Store,
         model: Model,
         generations: Generations,
+        scheduling: Scheduling,
         models: Callable[[], tuple[ModelInfo, ...]],
         metrics: Callable[[], str],
     ) -> None:
         self.store = store
         self.model = model
         self.generations = generations
+        self.scheduling = scheduling
         self._models = models
         self._metrics = metrics
 
@@ -98,6 +101,18 @@ class Service:
         self.generations.cancel(req.session)
         return response.Cancelling()
 
+    # -- scheduling ---------------------------------------------------------------------------------
+
+    async def _set_qos(self, req: request.SetQos) -> Response:
+        return _committed(await self.scheduling.set_qos(req))
+
+    async def _set_background_rate(self, req: request.SetBackgroundRate) -> Response:
+        self.scheduling.set_background_rate(req.divisor)
+        return response.Ack()
+
+    async def _pin(self, req: request.Pin) -> Response:
+        return response.Pinned(deadline_unix_ms=await self.scheduling.pin(req.session, req.ttl_ms))
+
     # -- reading ------------------------------------------------------------------------------------
 
     def read(self, req: request.Read, *, room: int = view.REPLY_BYTES) -> Response:
@@ -120,14 +135,13 @@ class Service:
         )
 
     async def _inspect(self, req: request.Inspect) -> Response:
-        tier: Tier = types.Resident() if self.generations.resident(req.session) else types.Cold()
         return response.Inspection(
             inspection=view.inspection(
                 self.store.state,
                 req.session,
                 wal_version=frame.VERSION,
                 store_id=self.store.log.store_id,
-                tier=tier,
+                tier=self.scheduling.tier(req.session),
             )
         )
 
@@ -150,6 +164,9 @@ _HANDLERS: Final[dict[type[Request], Handler]] = {
     request.Tree: Service._tree,
     request.Sessions: Service._sessions,
     request.SetMeta: Service._set_meta,
+    request.SetQos: Service._set_qos,
+    request.SetBackgroundRate: Service._set_background_rate,
+    request.Pin: Service._pin,
     request.Inspect: Service._inspect,
     request.Models: Service._list_models,
     request.Metrics: Service._get_metrics,

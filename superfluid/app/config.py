@@ -5,6 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from superfluid.core.options import (
+    COALESCE_MIN,
+    PIN_BUDGET_PCT,
+    PRESSURE_HIGH_PCT,
+    PRESSURE_LOW_PCT,
+    STARVATION_TICKS,
+)
 from superfluid_protocol.numbers import Qos
 
 DEFAULT_LANES: Final = 8
@@ -12,22 +19,6 @@ DEFAULT_DRAIN_SECONDS: Final = 5.0
 
 KEPT_SEQUENCES: Final = 8
 """Sequences of the pool beyond the lanes, which keep the KV of finished generations."""
-
-STARVATION_TICKS: Final = 8
-"""A job that waited so many ticks counts as one class higher, so that a stream of better ones cannot hold it back for
-ever."""
-
-PRESSURE_HIGH_PCT: Final = 85
-PRESSURE_LOW_PCT: Final = 70
-"""Where eviction of kept KV begins and ends, in percent of the pool: what a large request needs is free before it comes,
-and eviction works in strokes."""
-
-PIN_BUDGET_PCT: Final = 50
-"""Percent of the pool that pins may hold together: the other half is for those who did not pin."""
-
-COALESCE_TOKENS: Final = 256
-"""Shared tokens from which a job waits for another's prefill of them: some 100 ms of a core, more than what waiting
-costs."""
 
 PARK_BUDGET_GB: Final = 20.0
 """Of park files: some hundred long sessions of a small model."""
@@ -76,7 +67,7 @@ class ServeConfig:
     pressure_high: int = PRESSURE_HIGH_PCT
     pressure_low: int = PRESSURE_LOW_PCT
     pin_budget_pct: int = PIN_BUDGET_PCT
-    coalesce_min: int = COALESCE_TOKENS
+    coalesce_min: int = COALESCE_MIN
     speculate: str = "auto"
     host_memory_gb: float | None = None
     park: bool = False

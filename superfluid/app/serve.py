@@ -13,23 +13,24 @@ import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
+from superfluid.api.exact import Measured, Unmeasured
 from superfluid.api.generate import Generations
+from superfluid.api.scheduling import Scheduling
 from superfluid.api.service import Service
 from superfluid.app.config import GB, ServeConfig
 from superfluid.app.identity import Recorded, check_vocabulary
 from superfluid.app.text import load_text
 from superfluid.core import tree
 from superfluid.core.errors import CorruptError, ShuttingDown, StartError
-from superfluid.core.ids import TokenIds
 from superfluid.core.limits import MAX_CONNECTIONS, RESERVED_DESCRIPTORS
 from superfluid.core.options import Options
 from superfluid.core.replay import apply_command
@@ -37,6 +38,7 @@ from superfluid.core.state import State
 from superfluid.front.listener import Listener
 from superfluid.front.native import NativeServer
 from superfluid.observe.metrics import DaemonCollector, renderer
+from superfluid.observe.pressure import relieve
 from superfluid.sched.engine import Engine
 from superfluid.sched.model import Model, Text
 from superfluid.sched.parkfiles import ParkFiles
@@ -45,6 +47,9 @@ from superfluid.store.store import Store
 from superfluid.wal.log import Log, Opened
 from superfluid.worker.messages import Load
 from superfluid_protocol import ModelInfo
+
+if TYPE_CHECKING:
+    from superfluid.core.ids import TokenIds
 
 FLUSH_SECONDS: Final = 3.0
 """Once running generations are cancelled: time for their records and for the last replies to reach their clients."""
@@ -86,6 +91,8 @@ class Daemon:
         self._failure: StartError | CorruptError | None = None
         self._loading = trio.CancelScope()
         """Of the model's text side, which reads the whole model file."""
+        self._watching = trio.CancelScope()
+        """Of memory pressure."""
 
     async def run(self) -> None:
         """Serve until SIGINT or SIGTERM; a second one ends the draining.
@@ -201,12 +208,22 @@ class Daemon:
     async def _work(self, listener: Listener, store: Store, model: Model, engine: Engine) -> None:
         """Everything that uses the store, until the daemon was asked to end and has drained."""
         async with trio.open_nursery() as work:
-            generations = Generations(store=store, model=model, engine=engine, nursery=work)
+            generations = Generations(
+                store=store, model=model, engine=engine, exactness=self._exactness, nursery=work
+            )
+            scheduling = Scheduling(
+                store=store,
+                engine=engine,
+                generations=generations,
+                exactness=self._exactness,
+                now_ms=_now_ms,
+            )
             metrics = renderer(DaemonCollector(store, engine))
             service = Service(
                 store=store,
                 model=model,
                 generations=generations,
+                scheduling=scheduling,
                 models=lambda: (self._describe(engine),),
                 metrics=metrics,
             )
@@ -215,11 +232,14 @@ class Daemon:
             work.start_soon(self._load_text, model, engine, store)
             work.start_soon(self._run_engine, engine)
             work.start_soon(self._announce, model, engine)
+            work.start_soon(self._restore_pins, scheduling)
+            work.start_soon(self._watch_memory, engine)
             await self._stop.wait()
             if engine.status.n_ctx is None:
                 engine.close()  # who waits for a first worker is told now
             await self._drain(generations, server)
             engine.close()
+            self._watching.cancel()
             patience = CLOSE_SECONDS if engine.status.n_ctx is not None else 0
             work.cancel_scope.deadline = trio.current_time() + patience
 
@@ -298,6 +318,18 @@ class Daemon:
             )
             self._on_ready(self)
 
+    async def _watch_memory(self, engine: Engine) -> None:
+        with self._watching:
+            await relieve(engine)
+
+    async def _restore_pins(self, scheduling: Scheduling) -> None:
+        with suppress(StartError, ShuttingDown):  # then there is no worker, and nothing to pin
+            await scheduling.restore_pins()
+
+    async def _exactness(self) -> Measured:
+        """What makes replies exact in this context, or why nothing does."""
+        return Unmeasured(batch_invariant="nothing was measured; start with --exact")
+
     def _describe(self, engine: Engine) -> ModelInfo:
         """The served model, for clients. The file by its name alone: where it lies is nobody's business."""
         return ModelInfo(
@@ -306,7 +338,7 @@ class Daemon:
             loaded=engine.status.phase is Phase.READY,
             context=engine.status.n_ctx or 0,
             lanes=self.config.max_batch,
-            description="",
+            description=engine.status.description,
             capability=None,
         )
 

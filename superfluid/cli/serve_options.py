@@ -12,6 +12,7 @@ import click
 
 from superfluid.app import config
 from superfluid.cli.sections import options_of
+from superfluid.core import options
 from superfluid_protocol.numbers import Qos
 
 ABOUT_THE_PROCESS: Final = ("named", "runtime", "tui", "log_filter", "verbose")
@@ -107,7 +108,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     _order(
         "--starvation-ticks",
         type=click.IntRange(min=1),
-        default=config.STARVATION_TICKS,
+        default=options.STARVATION_TICKS,
         show_default=True,
         metavar="TICKS",
         help="A generation that waited so long counts as one class higher. A tick takes 50 to 250 ms.",
@@ -130,7 +131,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     ),
     _order(
         "--speculate",
-        type=click.Choice(["off", "prompt-lookup", "auto"]),
+        type=click.Choice(options.SPECULATE),
         default="auto",
         show_default=True,
         help="Guess tokens from the session's own text and verify several in one step; the tokens are the same. auto "
@@ -139,7 +140,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     _cache(
         "--pressure-high",
         type=_PERCENT,
-        default=config.PRESSURE_HIGH_PCT,
+        default=options.PRESSURE_HIGH_PCT,
         show_default=True,
         metavar="PERCENT",
         help="Filled so far, the pool begins to give up kept KV; never that of a running generation.",
@@ -147,7 +148,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     _cache(
         "--pressure-low",
         type=click.IntRange(0, 100),
-        default=config.PRESSURE_LOW_PCT,
+        default=options.PRESSURE_LOW_PCT,
         show_default=True,
         metavar="PERCENT",
         help="How far it then goes down.",
@@ -155,7 +156,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     _cache(
         "--pin-budget-pct",
         type=click.IntRange(0, 100),
-        default=config.PIN_BUDGET_PCT,
+        default=options.PIN_BUDGET_PCT,
         show_default=True,
         metavar="PERCENT",
         help="Of the pool, what pinned sessions may hold together; the oldest pins yield to new ones.",
@@ -163,7 +164,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     _cache(
         "--coalesce-min",
         type=click.IntRange(min=0),
-        default=config.COALESCE_TOKENS,
+        default=options.COALESCE_MIN,
         show_default=True,
         metavar="TOKENS",
         help="A prompt that shares so many tokens with one being computed waits for them instead of computing them "

@@ -223,6 +223,13 @@ PARK_SYNC_BYTES: Final = 8 * MIB
 """A park file is synced after every so many bytes: one sync of all of it would hold up the log's behind it, and with
 that every reply."""
 
+MEMORY_PRESSURE_PERCENT: Final = 10.0
+"""Percent of the last ten seconds in which some task waited for memory, from which KV in host memory is dropped: below,
+the machine only tidies up."""
+
+MEMORY_PRESSURE_SAMPLE_SECONDS: Final = 5.0
+"""Seconds between two looks at it, while there is anything to drop. The kernel's figure is of ten seconds."""
+
 # -- output -----------------------------------------------------------------------------------------
 
 MAX_OUTPUT_BACKLOG_BYTES: Final = 1 * MIB

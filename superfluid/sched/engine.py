@@ -96,6 +96,8 @@ class Engine:
         """Somebody asked for what was refused."""
         self._link: WorkerLink | None = None
         self._work = trio.lowlevel.ParkingLot()
+        self._saved = trio.lowlevel.ParkingLot()
+        """Those who wait for KV in host memory."""
         self._closed = trio.Event()
         self.status = Status()
         self.statistics = Statistics(self._scheduler)
@@ -158,6 +160,11 @@ class Engine:
     def check_pin(self, tokens: int) -> None:
         """Whether a pin of so many tokens can be granted. Raises `PinBudget`; to be asked before it is made durable."""
         self._scheduler.cache.pins.check(tokens)
+
+    async def wait_host_used(self) -> None:
+        """Return when KV lies in host memory."""
+        while not self._scheduler.cache.host_used:
+            await self._saved.park()
 
     def drop_host(self, percent: int) -> None:
         """Give up a share of host memory, for the sake of other programs."""
@@ -290,6 +297,8 @@ class Engine:
                     self.statistics.count(result)
                     for update in self._scheduler.settle(result):
                         self._deliver(update)
+                    if self._scheduler.cache.host_used:
+                        self._saved.unpark_all()
                 elif self._closed.is_set():
                     return
                 else:

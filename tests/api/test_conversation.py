@@ -2,7 +2,7 @@
 
 import pytest
 
-from superfluid_protocol import GenParams, event, request, response, types
+from superfluid_protocol import GenParams, PurgeMode, event, request, response, types
 
 GREEDY = GenParams(temperature=0.0, top_p=1.0, min_p=0.0, top_k=0, seed=1)
 SEEDED = GenParams(temperature=1.0, top_p=1.0, min_p=0.0, top_k=0, seed=11)
@@ -297,7 +297,7 @@ def test_reading_on_from_a_cursor_gives_every_event_once(client):
     [
         request.Rebase(session=1, edits=(), params=None),
         request.Subscribe(session=1, cursor=0, provisional=False),
-        request.Pin(session=1, ttl_ms=1),
+        request.Purge(session=1, expected_generation=0, mode=PurgeMode.CASCADE),
         request.With(op_id="x", request=request.Tree()),
     ],
     ids=lambda req: type(req).__name__,
@@ -317,3 +317,59 @@ def test_metrics_count_what_was_done(client):
     assert float(values["superfluid_prefill_tokens_total"]) > 0
     assert float(values["superfluid_decode_tokens_total"]) > 0
     assert float(values["superfluid_log_commands_total"]) > 0
+
+
+def test_a_class_is_committed_and_inherited(client):
+    session = client.create(GREEDY)
+    client.user(session, "one")
+
+    reply = client.call(request.SetQos(session=session, class_=0, batch_invariant=False))
+
+    assert reply.event.body == event.QosSet(class_=0, batch_invariant=False)
+    fork = client.call(request.Fork(session=session, at_event=reply.event.event_id + 1, params=None)).session
+    assert inspect(client, session).qos_class == inspect(client, fork).qos_class == 0
+    refused = client.call(request.SetQos(session=session, class_=4, batch_invariant=False))
+    assert "scheduling class 4 is unknown" in refused.message
+
+
+def test_background_work_goes_on_alone_and_waits_while_it_is_paused(client):
+    session = client.create(GREEDY)
+    client.user(session, "one")
+    client.call(request.SetQos(session=session, class_=3, batch_invariant=False))
+    for divisor in (1, 5):
+        assert client.call(request.SetBackgroundRate(divisor=divisor)) == response.Ack()
+        assert client.generate(session, 3).generated.tokens_generated == 3
+
+    refused = client.call(request.SetBackgroundRate(divisor=2**32 - 1))
+    assert "0 pauses background work" in refused.message
+    assert client.call(request.SetBackgroundRate(divisor=1)) == response.Ack()
+
+
+def test_a_pin_is_committed_and_let_go(client):
+    session = client.create(GREEDY)
+    client.user(session, "one")
+
+    pinned = client.call(request.Pin(session=session, ttl_ms=60_000))
+
+    assert pinned.deadline_unix_ms == inspect(client, session).pin_deadline_unix_ms > 0
+    assert client.events(session)[-1].body == event.Pinned(deadline_unix_ms=pinned.deadline_unix_ms)
+    assert client.call(request.Pin(session=session, ttl_ms=0)) == response.Pinned(deadline_unix_ms=0)
+    assert inspect(client, session).pin_deadline_unix_ms == 0
+
+
+def test_what_is_served_is_told(client):
+    (model,) = client.call(request.Models()).models
+
+    assert (model.loaded, model.context, model.lanes) == (True, 2048, 8)
+    assert model.path.endswith(".gguf")
+    assert "/" not in model.name + model.path
+    assert model.description
+
+
+def test_the_tier_is_where_the_kv_is(client):
+    session = client.create(GREEDY)
+    client.user(session, "a session whose KV is nowhere yet, since nothing of it was computed")
+    before = inspect(client, session).tier
+    client.generate(session, 3)
+
+    assert (before, inspect(client, session).tier) == (types.Cold(), types.Resident())

@@ -64,7 +64,7 @@ def test_lossy_parking_is_parking(asked):
         (["--pressure-low", "90"], "--pressure-low 90 is above --pressure-high 85"),
         (["--starvation-ticks", "0"], "--starvation-ticks"),
         (["--pressure-high", "101"], "--pressure-high"),
-        (["--speculate", "yes"], "'off', 'prompt-lookup', 'auto'"),
+        (["--speculate", "yes"], "'auto', 'prompt-lookup', 'off'"),
         (["--host-memory-gb", "-1"], "--host-memory-gb"),
     ],
 )

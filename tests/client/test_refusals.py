@@ -28,6 +28,7 @@ KIND_OF = {
     errors.LogRefused: told.RequestRefused,
     errors.ContextFull: told.ContextFull,
     errors.TooManyInFlight: told.RequestRefused,
+    errors.PinBudget: told.RequestRefused,
     errors.WorkerLost: told.ServerFailed,
     errors.LogUnknown: told.OutcomeUnknown,
     errors.LogReadOnly: told.RequestRefused,

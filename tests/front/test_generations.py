@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from superfluid.api.generate import Generations
 from superfluid.core import session as decide
 from superfluid.core import tree
-from superfluid.core.errors import SessionBusy, ShuttingDown
+from superfluid.core.errors import NotSupported, SessionBusy, ShuttingDown
 from superfluid.core.schedule import Options
 from superfluid.sched import engine as engine_module
 from superfluid.sched.engine import Engine
@@ -32,15 +32,27 @@ class StubModel:
         return SimpleNamespace(fingerprint=7, vocabulary=vocabulary)
 
 
+class Exact:
+    """What was measured of the model."""
+
+    def __init__(self):
+        self.batch_invariant = True
+
+    async def ask(self):
+        await trio.lowlevel.checkpoint()
+        return self
+
+
 class Stack:
     """Store, engine and generations, as a daemon puts them together; one session with three tokens."""
 
-    def __init__(self, store, engine, generations, files, session):
+    def __init__(self, store, engine, generations, files, session, exact):
         self.store = store
         self.engine = engine
         self.generations = generations
         self.files = files
         self.session = session
+        self.exact = exact
 
     def bodies(self, kind):
         session = tree.get(self.store.state, self.session)
@@ -59,13 +71,16 @@ async def stack(tmp_path, monkeypatch):
     async with serving(tmp_path, files) as store, trio.open_nursery() as nursery:
         engine = Engine(Load(model_path="/model", n_ctx=N_CTX, n_seq=4), Options(lanes=2, kept=2))
         nursery.start_soon(engine.run)
-        generations = Generations(store=store, model=StubModel(), engine=engine, nursery=nursery)
+        exact = Exact()
+        generations = Generations(
+            store=store, model=StubModel(), engine=engine, exactness=exact.ask, nursery=nursery
+        )
         records = await store.submit(None, lambda s: decide.create(s, store.new_id(), None, GREEDY))
         session = records[0].session
         await store.submit(
             session, lambda s: decide.append(s, store.busy, session, None, (0, 1, 2), n_vocab=N_CTX)
         )
-        yield Stack(store, engine, generations, files, session)
+        yield Stack(store, engine, generations, files, session, exact)
         files.release()
         generations.cancel_all()
         engine.close()
@@ -179,3 +194,48 @@ async def test_a_caller_that_leaves_before_the_opening_leaves_no_trace(stack):
     assert stack.session not in stack.store.busy
     assert stack.store.statistics.commands == before
     assert (await stack.ended(await stack.generations.start(stack.session, 5))).tokens_generated == 5
+
+
+async def test_an_exact_session_is_refused_where_the_model_cannot_be_exact(stack):
+    await stack.store.submit(
+        stack.session, lambda s: decide.set_qos(s, stack.session, 2, batch_invariant=True)
+    )
+    stack.exact.batch_invariant = "rows depend on others; start with --exact"
+
+    with pytest.raises(NotSupported, match=r"^exact replies are not supported here: rows depend"):
+        await stack.generations.start(stack.session, 5)
+
+    assert stack.session not in stack.store.busy
+    stack.exact.batch_invariant = True
+    assert (await stack.ended(await stack.generations.start(stack.session, 5))).tokens_generated == 5
+
+
+async def test_a_generation_is_queued_with_what_its_session_asks_for(stack, monkeypatch):
+    jobs = []
+    submit = stack.engine.submit
+    monkeypatch.setattr(stack.engine, "submit", lambda job, sink: (jobs.append(job), submit(job, sink))[1])
+    await stack.store.submit(
+        stack.session, lambda s: decide.set_qos(s, stack.session, 1, batch_invariant=True)
+    )
+
+    await stack.ended(await stack.generations.start(stack.session, 5))
+
+    (job,) = jobs
+    assert (job.qos, job.exact, job.session) == (1, True, stack.session)
+    assert job.boundaries == (3,)
+
+
+async def test_a_new_class_reaches_the_generation_in_flight(stack, monkeypatch):
+    taken = []
+    monkeypatch.setattr(stack.engine, "reclass", lambda job, qos: taken.append((job, qos)))
+    generation = await stack.generations.start(stack.session, LONG)
+    await stack.store.submit(
+        stack.session, lambda s: decide.set_qos(s, stack.session, 0, batch_invariant=False)
+    )
+
+    stack.generations.reclass(stack.session)
+    stack.generations.cancel(stack.session)
+    await stack.ended(generation)
+    stack.generations.reclass(stack.session)  # it has none any more
+
+    assert taken == [(generation.job, 0)]
