@@ -211,15 +211,11 @@ HOST_MEMORY_PERCENT: Final = 60
 STATE_SLACK_BYTES: Final = 1 * MIB
 """What an exported state may be larger than foretold (twice that), before its worker counts as dishonest."""
 
-PARK_CHUNK_BYTES: Final = 1 * MIB
-"""A park file is written and checked in pieces of so many bytes: some 0.1 ms of work without the interpreter's lock, so
-that a lane that decodes meanwhile does not feel it."""
-
 MAX_PARK_NAME_BYTES: Final = 4 * KIB
 """Identity and digest in the head of a park file, each: no longer than a text of the link. A scan at start reads no more
 of a file than its head."""
 
-PARK_SYNC_BYTES: Final = 8 * MIB
+PARK_SYNC_BYTES: Final = 16 * MIB
 """A park file is synced after every so many bytes: one sync of all of it would hold up the log's behind it, and with
 that every reply."""
 

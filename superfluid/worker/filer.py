@@ -4,10 +4,10 @@ Neither touches the engine: a seal writes the bytes of a host-memory entry, a fe
 only when everything in the file has proven right. What goes wrong with a file or for want of memory or space is said in
 the answer; nothing of it ends the worker.
 
-Seals run at the lowest priority, in small pieces, most of them without the interpreter's lock. A thread that runs only
-when nothing else does (``SCHED_IDLE``) would be too low: on a busy machine it could lose its core while it holds that
-lock, and the lanes would wait for it. Fetches have somebody waiting: they have a thread of their own, at the ordinary
-priority.
+Seals run at the lowest priority, in few steps that do their work without the interpreter's lock. A thread that runs only
+when nothing else does (``SCHED_IDLE``) would be too low: on a busy machine it could lose its core for seconds while it
+holds that lock, and the lanes would wait for it. Fetches have somebody waiting: they have a thread of their own, at the
+ordinary priority.
 """
 
 import os
@@ -22,7 +22,6 @@ from typing import Final
 
 import numpy as np
 
-from superfluid.core.limits import PARK_SYNC_BYTES
 from superfluid.worker import park, quantize
 from superfluid.worker.host import Entry, HostMemory
 from superfluid.worker.llama.context import State
@@ -124,24 +123,7 @@ def _write(path: Path, header: Header, stored: memoryview) -> None:
     path.unlink(missing_ok=True)  # of a worker that had this number and was killed
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with FileIO(os.open(path, flags, 0o600), "w") as out:
-        park.write(_Synced(out), header, stored)
-        os.fsync(out.fileno())
-
-
-class _Synced:
-    """A file that is synced as it grows."""
-
-    def __init__(self, out: FileIO) -> None:
-        self._out = out
-        self._unsynced = 0
-
-    def write(self, data: memoryview) -> int:
-        done = self._out.write(data)
-        self._unsynced += done
-        if self._unsynced >= PARK_SYNC_BYTES:
-            os.fdatasync(self._out.fileno())
-            self._unsynced = 0
-        return done
+        park.write(out, header, stored)
 
 
 def _sync_directory(path: Path) -> None:

@@ -4,12 +4,13 @@
              u64 positions, u64 bytes of the state, u64 bytes stored       (little-endian, as everything here)
     names    the identity in UTF-8, the digest
     check    16 bytes xxh3_128 of prefix and names
-    chunks   the stored bytes in pieces of ``PARK_CHUNK_BYTES`` (the last one shorter), each with its 8 bytes xxh3_64
+    stored   the stored bytes
     end      16 bytes xxh3_128 of everything before, 8 bytes end mark; nothing follows
 
 A file is whole or it is refused: what its header claims has to be its real size to the byte, before anything is
-allocated for it, and all checks have to agree before anybody uses a byte of it. The chunks' checks only find a fault
-early; the last one covers the order of the chunks, too.
+allocated for it, and both checks have to agree before anybody uses a byte of it. Nothing is checked by parts: the thread
+that writes runs at the lowest priority, and each step it takes is a chance that it loses its core while it holds the
+interpreter's lock, for which the lanes would wait. One check and a few large writes are a dozen steps.
 
 This module knows bytes and file objects. What is in a state is the engine's business, when files are written ``filer``'s.
 Zstandard has no encoding here: on F16 states it saves 8 % at level 1 and takes four times as long as writing them.
@@ -22,11 +23,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from io import FileIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import xxhash
 
-from superfluid.core.limits import MAX_PARK_NAME_BYTES, PARK_CHUNK_BYTES
+from superfluid.core.limits import MAX_PARK_NAME_BYTES, PARK_SYNC_BYTES
 
 MAGIC: Final = b"\x89SFPARK\n"
 END: Final = b"PARKED\r\n"
@@ -36,20 +37,12 @@ TEMPORARY: Final = ".tmp"
 
 _PREFIX: Final = struct.Struct("<8sHHHHQQQ")
 _WHOLE_BYTES: Final = 16
-_CHUNK_CHECK_BYTES: Final = 8
 _MOST_EXPANSION: Final = 4
 """A state is at most so many times larger than what is stored of it."""
 
 
 class ParkError(ValueError):
     """The file is no whole park file, or not the one that was asked for."""
-
-
-class Output(Protocol):
-    """Where a file is written."""
-
-    def write(self, data: memoryview, /) -> int:
-        """Write some of *data*; returns how many bytes."""
 
 
 class Encoding(IntEnum):
@@ -103,8 +96,7 @@ class Header:
     @property
     def file_bytes(self) -> int:
         """Of a whole file with this header."""
-        chunks = -(-self.stored_bytes // PARK_CHUNK_BYTES)
-        return len(self.pack()) + self.stored_bytes + chunks * _CHUNK_CHECK_BYTES + _WHOLE_BYTES + len(END)
+        return len(self.pack()) + self.stored_bytes + _WHOLE_BYTES + len(END)
 
 
 def read_header(path: Path) -> Header:
@@ -173,22 +165,17 @@ def _check_sizes(header: Header, size: int) -> None:
         raise ParkError("its header claims an impossible size")
 
 
-def write(out: Output, header: Header, stored: memoryview) -> None:
-    """Write a whole file to *out*, a piece at a time."""
-    whole = xxhash.xxh3_128()
-
-    def put(data: bytes | memoryview) -> None:
-        whole.update(data)
-        view = memoryview(data)
-        while view:
-            view = view[out.write(view) :]
-
-    put(header.pack())
-    for chunk in _chunks(stored):
-        put(chunk)
-        put(xxhash.xxh3_64_digest(chunk))
-    put(whole.digest())
-    put(END)
+def write(out: FileIO, header: Header, stored: memoryview) -> None:
+    """Write a whole file to *out*, syncing it as it grows."""
+    head = header.pack()
+    whole = xxhash.xxh3_128(head)
+    whole.update(stored)
+    _write(out, memoryview(head))
+    for start in range(0, len(stored), PARK_SYNC_BYTES):
+        _write(out, stored[start : start + PARK_SYNC_BYTES])
+        os.fdatasync(out.fileno())
+    _write(out, memoryview(whole.digest() + END))
+    os.fsync(out.fileno())
 
 
 def read_stored(source: FileIO, header: Header, into: memoryview) -> None:
@@ -197,20 +184,16 @@ def read_stored(source: FileIO, header: Header, into: memoryview) -> None:
     Raises:
         ParkError: the file is damaged; what *into* holds is worth nothing.
     """
+    _read_into(source, into)
     whole = xxhash.xxh3_128(header.pack())
-    for chunk in _chunks(into):
-        _read_into(source, chunk)
-        check = _read(source, _CHUNK_CHECK_BYTES)
-        if check != xxhash.xxh3_64_digest(chunk):
-            raise ParkError("a part of it is damaged")
-        whole.update(chunk)
-        whole.update(check)
+    whole.update(into)
     if _read(source, _WHOLE_BYTES + len(END)) != whole.digest() + END or source.read(1):
         raise ParkError("it is damaged")
 
 
-def _chunks(view: memoryview) -> list[memoryview]:
-    return [view[start : start + PARK_CHUNK_BYTES] for start in range(0, len(view), PARK_CHUNK_BYTES)]
+def _write(out: FileIO, data: memoryview) -> None:
+    while data:
+        data = data[out.write(data) :]
 
 
 def _read(source: FileIO, size: int) -> bytes:

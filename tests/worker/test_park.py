@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from superfluid.core.limits import MAX_PARK_NAME_BYTES, PARK_CHUNK_BYTES
+from superfluid.core.limits import MAX_PARK_NAME_BYTES, MIB, PARK_SYNC_BYTES
 from superfluid.worker import park
 from superfluid.worker.filer import Filing
 from superfluid.worker.host import Entry, HostMemory
@@ -26,8 +26,8 @@ HEADER = Header(
     digest=DIGEST,
     positions=40,
     encoding=Encoding.RAW,
-    state_bytes=PARK_CHUNK_BYTES * 2 + 777,
-    stored_bytes=PARK_CHUNK_BYTES * 2 + 777,
+    state_bytes=MIB + 777,
+    stored_bytes=MIB + 777,
 )
 
 
@@ -92,7 +92,7 @@ def refused(bench, path, match, **changes):
 # -- there and back ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 4096, PARK_CHUNK_BYTES, PARK_CHUNK_BYTES + 1, 9 * PARK_CHUNK_BYTES])
+@pytest.mark.parametrize("size", [1, 4096, PARK_SYNC_BYTES, PARK_SYNC_BYTES + 1])
 def test_what_was_sealed_is_what_is_fetched(bench, tmp_path, size):
     path = tmp_path / "s1.park"
     for number in (3, 4):
@@ -195,13 +195,13 @@ def test_bytes_behind_the_end_are_refused(bench, parked, more):
     refused(bench, parked, "bytes instead of")
 
 
-def test_chunks_that_changed_places_are_refused(bench, parked):
+def test_parts_that_changed_places_are_refused(bench, parked):
     data = parked.read_bytes()
-    head, step = len(HEADER.pack()), PARK_CHUNK_BYTES + 8
+    head, part = len(HEADER.pack()), 4096
     first, second, rest = (
-        data[head : head + step],
-        data[head + step : head + 2 * step],
-        data[head + 2 * step :],
+        data[head : head + part],
+        data[head + part : head + 2 * part],
+        data[head + 2 * part :],
     )
     parked.write_bytes(data[:head] + second + first + rest)
 
@@ -327,7 +327,7 @@ def test_a_write_that_fails_leaves_nothing_and_the_old_file(bench, parked):
     bench.host.drop(12)
     bench.put(12, seed=5)
 
-    with files_of_at_most(PARK_CHUNK_BYTES):
+    with files_of_at_most(MIB):
         answer = bench.seal(12, parked)
 
     assert (answer.ok, os.strerror(errno.EFBIG) in answer.detail) == (False, True)
