@@ -101,6 +101,8 @@ def _order(slot: Entry, pinned: dict[int, int]) -> tuple[bool, bool, int, int]:
 def _empty(cache: Cache, target: Entry, pinned: dict[int, int]) -> list[Move]:
     """Give up *target* in the books: what it holds goes to an idle sequence that is empty or was used less recently, or
     else to host memory, unless something else holds as much."""
+    if not target.held:
+        return cache.demote(target)
     others = [slot for slot in cache.slots if slot.idle and slot is not target and not slot.promises]
     victim = min(others, key=lambda slot: _order(slot, pinned), default=None)
     if victim is None or _order(victim, pinned) >= _order(target, pinned) or cache.covered(target):

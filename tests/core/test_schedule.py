@@ -5,72 +5,21 @@ from array import array
 import pytest
 
 from superfluid.core import schedule
+from superfluid.core.cache import Place
 from superfluid.core.errors import TooManyInFlight
+from superfluid.core.options import STARVATION_TICKS
 from superfluid.core.plan import JobResult, JobState, Result
-from superfluid.core.schedule import (
+from superfluid.core.schedule import Job, Options, Scheduler
+from superfluid.core.sizing import (
     BUSY_TARGET_US,
     DECODE_TARGET_US,
+    EFFICIENT_ROWS,
     MIN_PREFILL_ROWS,
     PREFILL_TARGET_US,
-    STARVING_TICKS,
-    Job,
-    Scheduler,
 )
+from tests.core.bench import ENDLESS, LONG, Bench
 from tests.core.builders import OTHER_PARAMS, PARAMS
 from tests.core.fake_engine import FakeEngine, Trouble, expected_reply
-
-LONG = 1000
-
-
-class Bench:
-    """A scheduler and an engine, driven a tick at a time."""
-
-    def __init__(self, *, lanes, sequences=None, cuts=True, step_us=10_000):
-        self.prompts, self.limits, self.replies, self.ends = {}, {}, {}, {}
-        self.scheduler = Scheduler(lanes=lanes, sequences=sequences or lanes + 2)
-        self.engine = FakeEngine(self.scheduler.sequences, self.prompts, cuts=cuts, step_us=step_us)
-
-    def submit(self, job, prompt, limit=5):
-        self.prompts[job], self.limits[job], self.replies[job] = list(prompt), limit, []
-        self.scheduler.submit(Job(id=job, prompt=array("I", prompt), params=PARAMS, limit=limit))
-
-    def tick(self, **trouble):
-        plan = self.scheduler.plan()
-        assert plan is not None
-        self.settle(self.engine.run(plan, Trouble(**trouble)))
-        return plan
-
-    def settle(self, result):
-        updates = self.scheduler.settle(result)
-        for update in updates:
-            self.replies[update.job].extend(update.tokens)
-            if update.state is not JobState.RUNNING:
-                self.ends[update.job] = update
-        return updates
-
-    def drain(self):
-        plans = []
-        while self.scheduler.queue or self.scheduler.running:
-            plans.append(self.tick())
-        return plans
-
-    def is_whole(self, job):
-        return self.replies[job] == expected_reply(self.prompts[job], self.limits[job])
-
-    def stream(self, job):
-        return [*self.prompts[job], *self.replies[job]]
-
-
-def endless(length=3):
-    """A prompt whose reply is long, so that only its limit or a cancel ends it."""
-    for first in range(1, 50):
-        prompt = [first] * length
-        if len(expected_reply(prompt, 300)) == 300:
-            return prompt
-    raise AssertionError("no prompt of the fake engine speaks for long")
-
-
-ENDLESS = endless()
 
 
 def update_of(bench, job):
@@ -82,13 +31,12 @@ def update_of(bench, job):
 
 
 def test_there_is_no_plan_without_work():
-    assert Scheduler(lanes=2, sequences=2).plan() is None
+    assert Scheduler(options=Options(lanes=2)).plan() is None
 
 
-@pytest.mark.parametrize(("lanes", "sequences"), [(0, 4), (3, 2)])
-def test_every_lane_needs_a_sequence(lanes, sequences):
-    with pytest.raises(AssertionError, match="every lane needs a sequence"):
-        Scheduler(lanes=lanes, sequences=sequences)
+def test_nothing_runs_without_a_lane():
+    with pytest.raises(AssertionError, match="without a lane"):
+        Scheduler(options=Options(lanes=0, kept=4))
 
 
 def test_a_full_queue_refuses_and_keeps_what_it_has(monkeypatch):
@@ -99,7 +47,7 @@ def test_a_full_queue_refuses_and_keeps_what_it_has(monkeypatch):
 
     with pytest.raises(TooManyInFlight, match=r"^2 generations are waiting already; try again later"):
         bench.submit(3, [3])
-    assert list(bench.scheduler.queue) == [1, 2]
+    assert bench.waiting() == [1, 2]
 
 
 def test_jobs_come_to_lanes_in_the_order_they_came():
@@ -114,7 +62,7 @@ def test_jobs_come_to_lanes_in_the_order_they_came():
 
 
 def test_an_admit_carries_the_sessions_params_and_the_rows_that_are_not_there():
-    scheduler = Scheduler(lanes=1, sequences=1)
+    scheduler = Scheduler(options=Options(lanes=1))
     scheduler.submit(Job(id=7, prompt=array("I", [4, 5, 6]), params=OTHER_PARAMS, limit=9))
 
     plan = scheduler.plan()
@@ -158,7 +106,7 @@ def test_a_continuation_and_a_fork_start_warm_too():
 
 
 def test_sessions_that_take_turns_stay_warm_beside_each_other():
-    bench = Bench(lanes=1, sequences=4)
+    bench = Bench(lanes=1, kept=3)
     system = [1, 2, 3, 4]
     streams = {name: [*system, name, name] for name in (5, 6, 7)}
     job = 0
@@ -174,7 +122,7 @@ def test_sessions_that_take_turns_stay_warm_beside_each_other():
 
 
 def test_the_session_that_was_not_used_for_longest_gives_way():
-    bench = Bench(lanes=1, sequences=3)
+    bench = Bench(lanes=1, kept=2)
     streams = {}
 
     def turn(job, name):
@@ -209,7 +157,7 @@ def test_ticks_are_short_while_a_lane_is_free_and_long_while_none_is():
     full = Bench(lanes=1, step_us=5_000)
     full.submit(1, ENDLESS, limit=LONG)
     settled_step(full, 3)
-    full.scheduler.step_us = 5_000
+    full.scheduler.sizing.step_us = 5_000
     assert full.scheduler.plan().decode_rounds == BUSY_TARGET_US // 5_000
 
 
@@ -217,7 +165,7 @@ def test_a_long_tick_ends_where_a_lane_does_that_somebody_waits_for():
     bench = Bench(lanes=1, step_us=1_000)
     bench.submit(1, ENDLESS, limit=30)
     bench.tick()
-    bench.scheduler.step_us = 1_000
+    bench.scheduler.sizing.step_us = 1_000
     left = 30 - len(bench.replies[1])
     assert left > 0
     bench.submit(2, ENDLESS)
@@ -230,7 +178,7 @@ def test_a_long_tick_goes_on_behind_the_end_of_a_lane_that_nobody_waits_for():
     bench.submit(1, ENDLESS, limit=60)
     bench.submit(2, ENDLESS, limit=LONG)
     bench.tick()
-    bench.scheduler.step_us = 1_000
+    bench.scheduler.sizing.step_us = 1_000
 
     assert bench.scheduler.plan().decode_rounds == BUSY_TARGET_US // 1_000
 
@@ -239,7 +187,7 @@ def test_no_tick_is_longer_than_its_longest_reply():
     bench = Bench(lanes=2)
     bench.submit(1, ENDLESS, limit=5)
     bench.tick()
-    bench.scheduler.step_us = 0.001
+    bench.scheduler.sizing.step_us = 0.001
 
     assert bench.scheduler.plan().decode_rounds == 5 - len(bench.replies[1])
 
@@ -271,14 +219,14 @@ def test_the_tick_that_opens_a_reply_ends_at_its_first_token():
 
     assert bench.tick().decode_rounds == 1
     assert bench.replies[2]
-    bench.scheduler.step_us = 1_000
+    bench.scheduler.sizing.step_us = 1_000
     assert bench.scheduler.plan().decode_rounds > 1
 
 
 def test_a_slow_machine_still_makes_progress():
     bench = Bench(lanes=2, step_us=3_000_000)
     bench.submit(1, ENDLESS, limit=LONG)
-    bench.scheduler.row_us = 10_000_000
+    bench.scheduler.sizing.row_us = 10_000_000
     bench.tick()
 
     plan = bench.tick()
@@ -289,40 +237,50 @@ def test_a_slow_machine_still_makes_progress():
 
 
 def test_a_clock_that_stands_still_makes_no_endless_tick():
-    scheduler = Scheduler(lanes=1, sequences=1)
+    scheduler = Scheduler(options=Options(lanes=1))
     for number in range(500):
         scheduler.settle(
             Result(plan_id=number, jobs=(), positions=(), prefill_rows=16, decode_steps=1, decode_rows=1)
         )
 
-    assert scheduler.step_us == pytest.approx(1.0)
-    assert scheduler.row_us == pytest.approx(1.0)
+    assert scheduler.sizing.step_us == pytest.approx(1.0)
+    assert scheduler.sizing.row_us == pytest.approx(1.0)
 
 
 def test_a_handful_of_rows_says_nothing_of_the_machines_speed():
-    scheduler = Scheduler(lanes=1, sequences=1)
-    before = scheduler.row_us
+    scheduler = Scheduler(options=Options(lanes=1))
+    before = scheduler.sizing.row_us
 
     scheduler.settle(Result(plan_id=1, jobs=(), positions=(), prefill_rows=1, prefill_us=90_000))
 
-    assert scheduler.row_us == before
+    assert scheduler.sizing.row_us == before
 
 
-def test_the_shortest_prompt_goes_first_within_the_budget():
+def test_the_shortest_prompt_goes_first_within_what_streams_can_pause():
     bench = Bench(lanes=4)
-    bench.scheduler.row_us = PREFILL_TARGET_US / 50
+    bench.submit(4, ENDLESS, limit=LONG)
+    bench.tick()
+    bench.scheduler.sizing.row_us = PREFILL_TARGET_US / 50
     for job, length in ((1, 40), (2, 100), (3, 30)):
         bench.submit(job, [job] * length)
 
     assert bench.scheduler.plan().prefill == ((3, 30), (1, 20))
 
 
-def test_prompts_have_the_machine_to_themselves_while_nobody_decodes_and_nobody_can_come():
+def test_prompts_are_computed_in_efficient_chunks_while_nobody_decodes():
     bench = Bench(lanes=1)
-    bench.scheduler.row_us = 1_000
+    bench.scheduler.sizing.row_us = PREFILL_TARGET_US / 50
     bench.submit(1, [1] * 5000)
 
-    assert bench.scheduler.plan().prefill == ((1, BUSY_TARGET_US // 1_000),)
+    assert bench.scheduler.plan().prefill == ((1, EFFICIENT_ROWS),)
+
+
+def test_a_prefill_budget_that_was_asked_for_is_kept():
+    bench = Bench(lanes=2, prefill_budget=24)
+    bench.submit(1, [1] * 100)
+    bench.submit(2, [2] * 20)
+
+    assert bench.scheduler.plan().prefill == ((2, 20), (1, 4))
 
 
 def test_a_long_prompt_is_not_starved_by_short_ones_that_keep_coming():
@@ -330,13 +288,13 @@ def test_a_long_prompt_is_not_starved_by_short_ones_that_keep_coming():
     bench.submit(1, [1] * 200, limit=1)
     job, ticks = 1, 0
     while 1 not in bench.ends:
-        bench.scheduler.row_us = 1_000_000  # 16 rows a tick, and each newcomer wants all of them
-        while len(bench.scheduler.queue) < 3:
+        bench.scheduler.sizing.row_us = 1_000_000  # 16 rows a tick, and each newcomer wants all of them
+        while len(bench.scheduler.queues) < 3:
             job += 1
             bench.submit(job, [2 + job % 40] * MIN_PREFILL_ROWS, limit=1)
         bench.tick()
         ticks += 1
-        assert ticks <= (STARVING_TICKS + 1) * (200 // MIN_PREFILL_ROWS + 1)
+        assert ticks <= (STARVATION_TICKS + 1) * (200 // MIN_PREFILL_ROWS + 1)
     assert bench.is_whole(1)
 
 
@@ -375,11 +333,11 @@ def test_cancelling_a_job_that_is_not_there_does_nothing():
     ids=["at once", "in prefill", "in decode", "too late"],
 )
 def test_a_running_job_ends_with_its_tick_and_frees_its_lane(ticks, heard_at):
-    bench = Bench(lanes=2, sequences=3)
+    bench = Bench(lanes=2, kept=1)
     bench.submit(1, ENDLESS, limit=60)
     bench.tick()
     bench.submit(2, [*ENDLESS, *[7] * 25], limit=LONG)
-    bench.scheduler.row_us = 1.0
+    bench.scheduler.sizing.row_us = 1.0
     for _ in range(ticks):
         bench.tick()
     plan = bench.scheduler.plan()
@@ -440,11 +398,13 @@ def test_the_kv_of_a_cancelled_job_is_kept():
 
 
 def cold_pair():
-    """Two jobs on lanes whose kept KV turns out to be of no use, and a third that waits."""
-    bench = Bench(lanes=2, sequences=4, cuts=False)
-    bench.submit(1, ENDLESS, limit=5)
+    """Two jobs on lanes whose kept KV, in host memory, turns out to be of no use, and a third that waits."""
+    bench = Bench(lanes=2, kept=0, host=1 << 20)
+    bench.run(1, [7] * 20, limit=5)
+    fork = bench.stream(1)[:20]
+    bench.submit(8, [8] * 20)
+    bench.submit(9, [9] * 20)
     bench.drain()
-    fork = bench.stream(1)[:5]
     bench.submit(2, [*fork, 9], limit=2)
     bench.submit(3, [*fork, 8], limit=2)
     bench.submit(4, [4, 4], limit=2)
@@ -454,23 +414,34 @@ def cold_pair():
 def test_cold_jobs_go_back_to_the_head_of_the_queue_in_their_order():
     bench = cold_pair()
 
-    first = bench.tick()
-    assert [(admit.job, admit.start) for admit in first.admit] == [(2, 5), (3, 5)]
-    assert list(bench.scheduler.queue) == [2, 3, 4]
-    assert bench.ends.keys() == {1}
+    first = bench.tick(loads_fail=True)
+    assert [(admit.job, admit.start) for admit in first.admit] == [(2, 20), (3, 20)]
+    assert bench.waiting() == [2, 3, 4]
+    assert bench.ends.keys() == {1, 8, 9}
 
     second = bench.tick()
     assert [(admit.job, admit.start) for admit in second.admit] == [(2, 0), (3, 0)]
     bench.drain()
     assert all(bench.is_whole(job) for job in (2, 3, 4))
-    assert bench.ends[2].warm == 0
+    assert bench.ends[2].warm == 20, "what it was seeded with at first"
+
+
+def test_the_entry_that_turned_out_to_be_of_no_use_is_given_up():
+    bench = cold_pair()
+    found = bench.scheduler.cache.find(array("I", [7] * 21)).entry
+    bench.tick(loads_fail=True)
+    bench.drain()
+
+    assert found.place is Place.HOST
+    assert found.key not in bench.scheduler.cache.entries
+    assert found.key not in bench.engine.host
 
 
 def test_a_cold_sequence_holds_nothing_whatever_is_reported_of_it():
     bench = cold_pair()
     bench.scheduler.plan()
-    slot = bench.scheduler.slots[bench.scheduler.running[2].seq]
-    assert slot.held == 5
+    slot = bench.scheduler.cache.slots[bench.scheduler.running[2].seq]
+    assert slot.held == 20
     line = JobResult(job=2, prefilled=0, tokens=b"", state=JobState.COLD)
 
     bench.scheduler.settle(Result(plan_id=1, jobs=(line,), positions=()))
@@ -481,10 +452,12 @@ def test_a_cold_sequence_holds_nothing_whatever_is_reported_of_it():
 def test_the_last_token_of_a_reply_is_not_stored_yet():
     job = Job(id=1, prompt=array("I", [1, 2, 3]), params=PARAMS, limit=9, to_prefill=2)
     assert job.stored == 1
-    job.to_prefill = 0
+    job.to_prefill, job.made = 0, array("I", [8])
     assert job.stored == 3
-    job.generated = 4
+    job.made = array("I", [8, 8, 8, 8])
     assert job.stored == 6
+    job.to_prefill = 7  # it lost its lane, and all of its KV
+    assert job.stored == 0
 
 
 def test_a_cancelled_job_that_turns_out_cold_is_cancelled():
@@ -492,15 +465,15 @@ def test_a_cancelled_job_that_turns_out_cold_is_cancelled():
     plan = bench.scheduler.plan()
     bench.scheduler.cancel(2)
 
-    bench.settle(bench.engine.run(plan))
+    bench.settle(bench.engine.run(plan, Trouble(loads_fail=True)))
 
     assert bench.ends[2].state is JobState.CANCELLED
-    assert list(bench.scheduler.queue) == [3, 4]
+    assert bench.waiting() == [3, 4]
 
 
 def test_a_job_that_waits_again_can_be_cancelled():
     bench = cold_pair()
-    bench.tick()
+    bench.tick(loads_fail=True)
 
     assert bench.scheduler.cancel(2)
     bench.drain()
@@ -510,7 +483,7 @@ def test_a_job_that_waits_again_can_be_cancelled():
 
 def test_cold_twice_is_an_error():
     bench = cold_pair()
-    bench.tick()
+    bench.tick(loads_fail=True)
     plan = bench.scheduler.plan()
     line = JobResult(job=2, prefilled=0, tokens=b"", state=JobState.COLD, detail="why")
 
@@ -523,10 +496,9 @@ def test_cold_twice_is_an_error():
 @pytest.mark.parametrize("state", [JobState.ERROR, JobState.CONTEXT_FULL])
 def test_what_a_refused_job_left_in_its_sequence_is_not_taken_for_its_own(state):
     """The engine refuses at the door and touches nothing: the sequence still holds the earlier session's ids."""
-    bench = Bench(lanes=1, sequences=1)
-    bench.submit(1, ENDLESS, limit=5)
-    bench.drain()
-    held = list(bench.engine.contents[0])
+    bench = Bench(lanes=1, kept=0)
+    bench.run(1, ENDLESS, limit=5)
+    held = bench.engine.contents[0].tokens.tolist()
     bench.submit(2, [*held[:2], *[9] * 20])
     plan = bench.scheduler.plan()
     line = JobResult(job=2, prefilled=0, tokens=b"", state=state, detail="no")
@@ -534,7 +506,7 @@ def test_what_a_refused_job_left_in_its_sequence_is_not_taken_for_its_own(state)
     (update,) = bench.scheduler.settle(Result(plan_id=plan.id, jobs=(line,), positions=((0, len(held)),)))
 
     assert update.state is state
-    slot = bench.scheduler.slots[0]
+    slot = bench.scheduler.cache.slots[0]
     assert slot.stream[: slot.held].tolist() == held[:2]
 
 
@@ -558,7 +530,7 @@ def test_a_line_for_a_job_that_is_over_changes_nothing():
 
 
 def test_a_lost_worker_takes_its_lanes_with_it_and_leaves_the_queue():
-    bench = Bench(lanes=2, sequences=3)
+    bench = Bench(lanes=2, kept=1)
     bench.submit(1, ENDLESS, limit=LONG)
     bench.submit(2, [2, 2], limit=LONG)
     bench.submit(3, ENDLESS, limit=4)
@@ -568,7 +540,7 @@ def test_a_lost_worker_takes_its_lanes_with_it_and_leaves_the_queue():
     assert bench.scheduler.reset() == [1, 2]
 
     assert bench.scheduler.cancelled == set()
-    assert [(slot.held, slot.job) for slot in bench.scheduler.slots] == [(0, None)] * 3
+    assert [(slot.held, slot.job) for slot in bench.scheduler.cache.slots] == [(0, None)] * 3
     bench.engine = FakeEngine(3, bench.prompts)
     bench.drain()
     assert bench.is_whole(3)
