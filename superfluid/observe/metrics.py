@@ -90,6 +90,7 @@ def _engine_gauges(now: Mapping[str, int]) -> Iterator[Metric]:
         ("superfluid_pool_cells", "KV cells of the pool", now["pool_cells"]),
         ("superfluid_host_bytes", "Bytes of KV in host memory", now["host_bytes"]),
         ("superfluid_host_bytes_budget", "Bytes that it may take", now["host_budget"]),
+        ("superfluid_park_bytes", "Bytes of park files", now["park_bytes"]),
         ("superfluid_pins_held", "Pins that hold", now["pins_held"]),
     )
 

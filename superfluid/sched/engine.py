@@ -199,6 +199,7 @@ class Engine:
         """Counts of the moment."""
         scheduler = self._scheduler
         cache, queues = scheduler.cache, scheduler.queues
+        cache.pins.expire(self._now_ms())  # nothing else looks at them while there is nothing to do
         return {
             "lanes_active": len(scheduler.running),
             "queue_depth": len(queues),

@@ -1,0 +1,100 @@
+"""Pins and parked KV outlive the daemon, and it says truly where KV is."""
+
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from superfluid_protocol import request, response, types
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+DAY_MS = 86_400_000
+
+
+def metric(client, name, **labels):
+    reply = client.call(request.Metrics())
+    assert isinstance(reply, response.Text)
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(reply.text)
+        for sample in family.samples
+        if sample.name == f"superfluid_{name}" and labels.items() <= sample.labels.items()
+    )
+
+
+def tier(client, session):
+    return client.call(request.Inspect(session=session)).inspection.tier
+
+
+def test_a_pin_whose_time_is_not_over_holds_after_a_restart(tmp_path, endless_model, make_daemon):
+    daemon = make_daemon(tmp_path, endless_model).start().ready()
+    with daemon.client() as client:
+        long, over, gone, empty = [client.create() for _ in range(4)]
+        for session in (long, over, gone):
+            client.user(session, "hello")
+        for session, ttl in ((long, DAY_MS), (over, 1), (gone, DAY_MS), (gone, 0), (empty, DAY_MS)):
+            assert isinstance(client.call(request.Pin(session=session, ttl_ms=ttl)), response.Pinned)
+        time.sleep(0.002)  # longer than the shortest pin
+        assert metric(client, "pins_held") == 2
+        assert metric(client, "pins_expired_total") == 1
+    daemon.kill()
+    daemon.start().ready()
+
+    assert daemon.wait_for("pins restored")["pins"] == 2
+    with daemon.client() as client:
+        assert metric(client, "pins_held") == 2
+
+
+def test_a_pin_that_can_never_fit_leaves_no_trace(tmp_path, endless_model, make_daemon):
+    daemon = make_daemon(tmp_path, endless_model, "--pin-budget-pct", "0").start().ready()
+    with daemon.client() as client:
+        session = client.create()
+        client.user(session, "hello")
+        before = client.events(session)
+
+        refused = client.call(request.Pin(session=session, ttl_ms=DAY_MS))
+
+        assert "--pin-budget-pct" in refused.message
+        assert client.events(session) == before
+        assert metric(client, "pins_held") == 0
+
+
+def test_a_parked_session_goes_on_after_a_restart(tmp_path, endless_model, make_daemon):
+    daemon = make_daemon(tmp_path, endless_model, "--park").start().ready()
+    with daemon.client() as client:
+        session = client.create()
+        client.user(session, "a session that is long enough to be worth a file of its own")
+        client.generate(session, 20)
+        before = client.call(request.Inspect(session=session)).inspection.summary.tokens
+        assert tier(client, session) == types.Resident()
+        while not metric(client, "parks_total"):  # the file is written beside everything else
+            pass
+    daemon.process.terminate()
+    assert daemon.wait() == 0
+    daemon.start().ready()
+
+    with daemon.client() as client:
+        found = tier(client, session)
+        assert isinstance(found, types.Parked)
+        assert before - 1 <= found.covered <= before
+        assert metric(client, "park_bytes") > 0
+        client.user(session, "and on")
+        assert client.generate(session, 5).generated.warm_prefix >= before - 1
+        assert metric(client, "resumes_total", **{"from": "park"}) == 1
+        assert tier(client, session) == types.Resident()
+
+
+def test_without_parking_a_restart_is_cold(tmp_path, endless_model, make_daemon):
+    daemon = make_daemon(tmp_path, endless_model).start().ready()
+    with daemon.client() as client:
+        session = client.create()
+        client.user(session, "hello")
+        client.generate(session, 5)
+    daemon.kill()
+    daemon.start().ready()
+
+    with daemon.client() as client:
+        assert tier(client, session) == types.Cold()
+        client.generate(session, 5)
+        assert metric(client, "cold_admissions_total") == 1
