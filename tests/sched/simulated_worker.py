@@ -6,15 +6,32 @@ Its token at stream position p is p, so a test sees at once what was skipped or 
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
 
 import trio
 
 from superfluid.core.errors import SuperfluidError, WorkerLost
-from superfluid.core.plan import Admit, JobResult, JobState, Plan, Result
-from superfluid.worker.messages import Load, Ready
+from superfluid.core.plan import Admit, JobResult, JobState, MoveKind, Plan, Result
+from superfluid.worker import park
+from superfluid.worker.messages import Fetch, Filed, Load, Ready, Seal
 
 N_CTX = 4096
 TICK_SECONDS = 0.05
+
+
+def write_park_file(seal: Seal) -> None:
+    """The file that a worker would write, with a state of one byte a position."""
+    header = park.Header(
+        identity=seal.identity,
+        digest=seal.digest,
+        positions=seal.positions,
+        encoding=park.Encoding.Q8 if seal.lossy else park.Encoding.RAW,
+        state_bytes=seal.positions,
+        stored_bytes=seal.positions,
+    )
+    with FileIO(seal.path, "w") as out:
+        park.write(out, header, memoryview(bytes(seal.positions)))
 
 
 @dataclass(slots=True)
@@ -56,6 +73,10 @@ class SimulatedLink:
             cuts="free",
             settings="none",
         )
+        self.filings: list[Seal | Fetch] = []
+        """Seals and fetches that wait for `file`."""
+        self.host: dict[int, int] = {}
+        """Positions of each entry."""
         self._lanes: dict[int, _Lane] = {}
         self._cancelled: set[int] = set()
         self._died = trio.Event()
@@ -87,6 +108,29 @@ class SimulatedLink:
     def cancel_nowait(self, job: int) -> None:
         self._cancelled.add(job)
 
+    def seal_nowait(self, request: Seal) -> None:
+        # What is dropped meanwhile is written all the same.
+        assert self.host.get(request.entry) == request.positions
+        self.filings.append(request)
+
+    def fetch_nowait(self, request: Fetch) -> None:
+        self.filings.append(request)
+
+    def file(self, *, ok: bool = True) -> Seal | Fetch:
+        """Carry out the first of `filings`, with a real file, or fail on it."""
+        request = self.filings.pop(0)
+        if ok:
+            if isinstance(request, Seal):
+                write_park_file(request)
+            else:
+                header = park.read_header(Path(request.path))
+                asked = (request.identity, request.digest, request.positions)
+                ok = (header.identity, header.digest, header.positions) == asked
+                if ok:
+                    self.host[request.entry] = request.positions
+        self._workers.on_filed(Filed(ticket=request.ticket, ok=ok, size=request.positions, detail="as told"))
+        return request
+
     async def wait_lost(self) -> str:
         await self._died.wait()
         assert self.lost is not None
@@ -99,6 +143,16 @@ class SimulatedLink:
     def _carry_out(self, plan: Plan) -> Result:
         for job in plan.retire:
             self._lanes.pop(job, None)
+        saved = []
+        for move in plan.moves:
+            match move.kind:
+                case MoveKind.SAVE:
+                    self.host[move.entry] = move.n
+                    saved.append((move.entry, move.n, move.n))
+                case MoveKind.DROP:
+                    self.host.pop(move.entry, None)
+                case MoveKind.LOAD:
+                    assert self.host[move.entry] >= move.n
         for admit in plan.admit:
             rows = len(admit.tokens) // 4
             self._lanes[admit.job] = _Lane(admit, rows, admit.start + rows)
@@ -111,7 +165,11 @@ class SimulatedLink:
                 lane.sample()
         steps = 0
         for _ in range(plan.decode_rounds):
-            decoding = [lane for lane in self._lanes.values() if not lane.to_prefill and not lane.full]
+            decoding = [
+                lane
+                for job, lane in self._lanes.items()
+                if not lane.to_prefill and not lane.full and job not in plan.hold
+            ]
             steps += bool(decoding)
             for lane in decoding:
                 lane.sample()
@@ -124,6 +182,7 @@ class SimulatedLink:
             prefill_us=sum(prefilled.values()),
             decode_steps=steps,
             decode_us=steps * 10_000,
+            saved=tuple(saved),
         )
 
     def _settle(self, job: int, lane: _Lane, prefilled: int) -> JobResult:
@@ -151,8 +210,11 @@ class SimulatedWorkers:
         self.fail_starts: list[SuperfluidError] = []
         self.die_at_plans = 0
 
-    async def start(self, load: Load, *, on_progress: Callable[[float], None]) -> SimulatedLink:
+    async def start(
+        self, load: Load, *, on_progress: Callable[[float], None], on_filed: Callable[[Filed], None]
+    ) -> SimulatedLink:
         self.started_at.append(trio.current_time())
+        self.on_filed = on_filed
         on_progress(0.5)
         await trio.sleep(self.load_seconds)
         if self.fail_starts:

@@ -8,7 +8,7 @@ from superfluid.core import schedule
 from superfluid.core.errors import ContextFull
 from superfluid.core.limits import MAX_ADMITTED_BYTES
 from superfluid.core.plan import JobResult, JobState, Result
-from superfluid.core.schedule import Job, Scheduler
+from superfluid.core.schedule import Job, Options, Scheduler
 from superfluid.worker import codec
 from tests.daemon import GREEDY
 
@@ -36,12 +36,12 @@ def carried_out(plan):
 
 def test_prompts_beyond_the_bound_wait_for_the_next_tick_in_their_order(monkeypatch):
     monkeypatch.setattr(schedule, "MAX_ADMITTED_BYTES", 4 * 100)
-    scheduler = Scheduler(lanes=LANES, sequences=LANES)
+    scheduler = Scheduler(options=Options(lanes=LANES))
     for number, prompt in enumerate([60, 40, 1, 99, 100, 30], 1):
         scheduler.submit(job(number, prompt))
 
     ticks = []
-    while scheduler.queue:
+    while scheduler.queues:
         plan = scheduler.plan()
         ticks.append(admitted(plan))
         scheduler.settle(carried_out(plan))
@@ -49,9 +49,9 @@ def test_prompts_beyond_the_bound_wait_for_the_next_tick_in_their_order(monkeypa
     assert ticks == [[1, 2], [3, 4], [5], [6]]
 
 
-def test_a_warm_prompt_counts_by_what_is_handed_over(monkeypatch):
+def test_a_warm_prompt_counts_whole_for_its_history_is_handed_over_too(monkeypatch):
     monkeypatch.setattr(schedule, "MAX_ADMITTED_BYTES", 4 * 100)
-    scheduler = Scheduler(lanes=LANES, sequences=LANES)
+    scheduler = Scheduler(options=Options(lanes=LANES))
     scheduler.submit(job(1, 90))
     plan = scheduler.plan()
     scheduler.settle(
@@ -65,21 +65,24 @@ def test_a_warm_prompt_counts_by_what_is_handed_over(monkeypatch):
     scheduler.submit(again)
     scheduler.submit(job(3, 90))
 
-    assert admitted(scheduler.plan()) == [2, 3]
+    plan = scheduler.plan()
+
+    assert admitted(plan) == [2]
+    assert len(plan.admit[0].history) + len(plan.admit[0].tokens) == 4 * 95
 
 
 def test_a_prompt_that_no_message_holds_is_refused(monkeypatch):
     monkeypatch.setattr(schedule, "MAX_ADMITTED_BYTES", 4 * 100)
-    scheduler = Scheduler(lanes=LANES, sequences=LANES)
+    scheduler = Scheduler(options=Options(lanes=LANES))
 
     with pytest.raises(ContextFull):
         scheduler.submit(job(1, 101))
 
-    assert not scheduler.queue
+    assert not scheduler.queues
 
 
 def test_the_largest_plan_is_a_message():
-    scheduler = Scheduler(lanes=LANES, sequences=LANES)
+    scheduler = Scheduler(options=Options(lanes=LANES))
     for number in range(LANES + 1):
         scheduler.submit(job(number, MAX_ADMITTED_BYTES // 4 // LANES))
     plan = scheduler.plan()
