@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from superfluid.worker.main import PROCESS_NAME
 from superfluid_protocol import EventMsg, GenParams, Request, Response, decode, encode, request, response
 from superfluid_protocol.framing import FrameDecoder, encode_frame
@@ -149,6 +151,19 @@ class Client:
             reply.deltas.append(received.event)
         return reply
 
+    def metric(self, name: str, **labels: str) -> float:
+        """A metric of the daemon, without the common prefix; summed up over the labels that are not given."""
+        reply = self.call(request.Metrics())
+        assert isinstance(reply, response.Text), reply
+        found = [
+            sample.value
+            for family in text_string_to_metric_families(reply.text)
+            for sample in family.samples
+            if sample.name == f"superfluid_{name}" and labels.items() <= sample.labels.items()
+        ]
+        assert found, f"there is no metric {name} with {labels}"
+        return sum(found)
+
     def events(self, session: int) -> list[EventMsg]:
         """The whole session."""
         reply = self.call(request.Read(session=session, cursor=0))
@@ -187,6 +202,7 @@ class Daemon:
             str(model),
             *("--sessions", str(self.sessions), "--socket", str(self.socket)),
             *("--max-context", str(context), "--threads", "1"),
+            *("--flash-attn", "off"),  # what is not measured does not delay the test
             *options,
         ]
         self._user = user
@@ -306,6 +322,7 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     environ["PYTHONPYCACHEPREFIX"] = _compiled()
     environ["SUPERFLUID_TRACEBACK"] = "1"
+    environ.setdefault("SUPERFLUID_CACHE", str(Path(_compiled()) / "measured"))
     return environ
 
 

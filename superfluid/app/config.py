@@ -38,6 +38,8 @@ class ServeConfig:
         max_context: Tokens of one session on the model; 0 takes what the model was trained with, within what memory
             allows.
         threads: Of the worker; 0 takes the machine's cores.
+        flash_attn: ``off``, ``on``, or ``auto`` for the one that is measured to be faster.
+        exact: Serve every session exactly; refuse to start where that cannot be.
         class_lanes: Most lanes of a class; one that is not named may take all of them.
         starvation_ticks: After so many ticks a waiting job counts as one class higher.
         prefill_budget: Prompt tokens computed in one tick; 0 goes by time.
@@ -60,6 +62,8 @@ class ServeConfig:
     kept_sequences: int = KEPT_SEQUENCES
     max_context: int = 0
     threads: int = 0
+    flash_attn: str = "auto"
+    exact: bool = False
     class_lanes: Mapping[Qos, int] = field(default_factory=dict)
     starvation_ticks: int = STARVATION_TICKS
     prefill_budget: int = 0

@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from superfluid.api.exact import Measured, Unmeasured
 from superfluid.api.generate import Generations
 from superfluid.api.scheduling import Scheduling
 from superfluid.api.service import Service
 from superfluid.app.config import GB, ServeConfig
 from superfluid.app.identity import Recorded, check_vocabulary
+from superfluid.app.measuring import Measuring, cache_directory
 from superfluid.app.text import load_text
 from superfluid.core import tree
+from superfluid.core.capability import to_json
 from superfluid.core.errors import CorruptError, ShuttingDown, StartError
 from superfluid.core.limits import MAX_CONNECTIONS, RESERVED_DESCRIPTORS
 from superfluid.core.options import Options
@@ -89,6 +90,7 @@ class Daemon:
         self._stop = trio.Event()
         self._stop_now = trio.Event()
         self._failure: StartError | CorruptError | None = None
+        self._measuring = Measuring(config, self._load(), cache=cache_directory(os.environ))
         self._loading = trio.CancelScope()
         """Of the model's text side, which reads the whole model file."""
         self._watching = trio.CancelScope()
@@ -209,13 +211,13 @@ class Daemon:
         """Everything that uses the store, until the daemon was asked to end and has drained."""
         async with trio.open_nursery() as work:
             generations = Generations(
-                store=store, model=model, engine=engine, exactness=self._exactness, nursery=work
+                store=store, model=model, engine=engine, exactness=self._measuring.exactness, nursery=work
             )
             scheduling = Scheduling(
                 store=store,
                 engine=engine,
                 generations=generations,
-                exactness=self._exactness,
+                exactness=self._measuring.exactness,
                 now_ms=_now_ms,
             )
             metrics = renderer(DaemonCollector(store, engine))
@@ -284,13 +286,18 @@ class Daemon:
         """The model's text side, refused before anybody can append with it if the sessions are of another vocabulary."""
         # Cancellable while it only reads; what follows changes files, and runs to its end.
         text = load_text(
-            path, now=datetime.now().astimezone(), check_cancelled=trio.from_thread.check_cancelled
+            path,
+            now=datetime.now().astimezone(),
+            check_cancelled=trio.from_thread.check_cancelled,
+            on_content=lambda digest: trio.from_thread.run_sync(self._measuring.identify, digest),
         )
         check_vocabulary(self.config.sessions, text, self.config.model, recorded)
         return text
 
     async def _run_engine(self, engine: Engine) -> None:
         try:
+            prepared = await self._measuring.prepare()
+            engine.configure(prepared.load, exact=self.config.exact, invariant=prepared.invariant)
             await engine.run()
         except StartError as failure:
             self._fail(failure)
@@ -326,12 +333,9 @@ class Daemon:
         with suppress(StartError, ShuttingDown):  # then there is no worker, and nothing to pin
             await scheduling.restore_pins()
 
-    async def _exactness(self) -> Measured:
-        """What makes replies exact in this context, or why nothing does."""
-        return Unmeasured(batch_invariant="nothing was measured; start with --exact")
-
     def _describe(self, engine: Engine) -> ModelInfo:
         """The served model, for clients. The file by its name alone: where it lies is nobody's business."""
+        capability = self._measuring.capability
         return ModelInfo(
             name=Path(self.config.model).name,
             path=self.path.name,
@@ -339,7 +343,7 @@ class Daemon:
             context=engine.status.n_ctx or 0,
             lanes=self.config.max_batch,
             description=engine.status.description,
-            capability=None,
+            capability=to_json(capability) if capability else None,
         )
 
     def _options(self) -> Options:

@@ -98,6 +98,19 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         metavar="N",
         help="Threads of the worker  [default: the machine's cores]",
     ),
+    _lanes(
+        "--flash-attn",
+        type=click.Choice(["auto", "off", "on"]),
+        default="auto",
+        show_default=True,
+        help="The attention kernel; auto measures which is faster, for some seconds, when a model is first served.",
+    ),
+    _lanes(
+        "--exact",
+        is_flag=True,
+        help="Every reply is the same to the last bit, whatever else is computed. What that takes is measured when a "
+        "model is first served (a minute or so); where nothing does, the daemon does not start.",
+    ),
     _order(
         "--class-lanes",
         callback=_class_lanes,

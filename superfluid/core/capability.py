@@ -31,8 +31,9 @@ threads."""
 LEAST_POSITIONS: Final = 384
 """A probe over fewer positions says nothing: at 100, rows of kernels that differ were seen to match by chance."""
 
-CHEAP: Final = 1.5
-"""A tactic that costs at most this factor is taken without looking at other contexts, which take a minute each to try."""
+CHEAP: Final = 2.0
+"""A tactic that costs at most this factor, as two rows for one do, is taken without a look at other contexts: trying one
+takes a minute, and they compute prompts more slowly."""
 
 T = TypeVar("T")
 

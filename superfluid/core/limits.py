@@ -159,6 +159,9 @@ PROBE_EXACT_SECONDS: Final = 300.0
 """Most time that looking for what makes one context exact may take: a small model needs half a minute, and one that
 cannot be measured within this is too slow on the machine for anybody to wait for it."""
 
+MAX_CAPABILITY_BYTES: Final = 64 * KIB
+"""Read of a kept measurement: many times what one takes."""
+
 WORKER_STOPPED_SAMPLES: Final = 2
 """Consecutive samples in the stopped state, half a second apart, that count as a hang: a client has its error
 within two seconds, and a debugger that stops the worker for a blink does not lose it."""

@@ -246,6 +246,11 @@ class Engine:
             self.statistics.respawns += 1
         self._change(Phase.CLOSED)
 
+    def configure(self, load: Load, *, exact: bool, invariant: bool) -> None:
+        """Say what is to be loaded and how it is served, where that was found out after the engine was made; before
+        `run`."""
+        self._load, self._exact, self._invariant = load, exact, invariant
+
     def close(self) -> None:
         """End `run` once no job is left; the caller cancels the jobs it does not want to wait for."""
         self._closed.set()

@@ -28,7 +28,8 @@ ENDS: Final = (29, 60, 98, 131, 167, 192, 225, 258, 289, 323, 354, 390, 421, 448
 """Positions at which rows are compared, and where the reference's chunks end: unevenly, so that no chunk is a multiple of
 anything, and on both sides of 256, a step in which llama.cpp's attention grows."""
 
-_DECODE_FROM: Final = ENDS[4]
+_DECODE_FROM: Final = ENDS[5]
+_BESIDE_FROM: Final = ENDS[8]
 _CUT_AT: Final = 300
 _EXPORT_AT: Final = ENDS[9]
 _CONTEXT: Final = 512
@@ -220,9 +221,9 @@ def _beside(bench: _Bench) -> Points:
     """Between one and all lanes, those beside the measured one at other depths, some of them prefilling now and then."""
     lines = [bench.line(seq, salt=seq) for seq in range(_LANES)]
     for seq, line in enumerate(lines):
-        bench.chunk(line, _DECODE_FROM if seq == _MEASURED else 5 + 23 * seq)
+        bench.chunk(line, _BESIDE_FROM if seq == _MEASURED else 5 + 23 * seq)
     measured = lines[_MEASURED]
-    for number in range(ENDS[-1] - _DECODE_FROM):
+    for number in range(ENDS[-1] - _BESIDE_FROM):
         low, high = number * 5 % (_MEASURED + 1), _MEASURED + 1 + number * 3 % (_LANES - _MEASURED)
         digest = bench.step(lines[low:high], measured)
         yield measured.n, digest

@@ -60,7 +60,13 @@ def probe(load: Load, report: Report) -> str:
 
         found = Capability(identity=identity(load, model=""))
         if load.probe == "attention":
-            return to_json(replace(found, attention=attention(model, load, measured)))
+            times = attention(model, load, measured)
+            trouble = (
+                ""
+                if times
+                else "the attention kernels could not be compared: too slow, or one of them failed"
+            )
+            return to_json(replace(found, attention=times, trouble=trouble))
         if load.probe == EXACT_ASIDE:
             load = replace(load, threads=1)
         return to_json(
