@@ -25,15 +25,9 @@ FREE_SECONDS = 1.0
 """The longest that a lane may stay taken after its client left (the specification's number)."""
 
 
-def metric(client: Client, name: str) -> float:
-    reply = client.call(request.Metrics())
-    assert isinstance(reply, response.Text)
-    return next(float(line.split()[1]) for line in reply.text.splitlines() if line.startswith(f"{name} "))
-
-
 def seconds_until_idle(client: Client) -> float:
     began = time.monotonic()
-    while metric(client, "superfluid_lanes_active") or metric(client, "superfluid_queue_depth"):
+    while client.metric("lanes_active") or client.metric("queue_depth"):
         assert time.monotonic() - began < 20
     return time.monotonic() - began
 
@@ -158,7 +152,7 @@ def test_a_client_that_leaves_during_its_prefill_frees_its_lane(daemon, client):
     client.call(request.Append(session=session, text=None, span=tuple(range(250)) * 60))
     with daemon.client() as leaver:
         leaver.send(request.Generate(session=session, max_tokens=10))
-        while not metric(client, "superfluid_lanes_active"):
+        while not client.metric("lanes_active"):
             pass
 
     assert seconds_until_idle(client) < FREE_SECONDS
