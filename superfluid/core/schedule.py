@@ -14,7 +14,7 @@ its park file to be read.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -165,7 +165,8 @@ class Scheduler:
         self._pause_background()
         self._moves.extend(self.parking.save_wanted())
         self._save_checkpoints()
-        admits = [*self._fill_lanes(), *self._take_lanes()]
+        admits = list(self._fill_lanes())
+        admits.extend(self._take_lanes({admit.job for admit in admits}))
         self._relieve()
         if not self.running and not self._moves:
             return None
@@ -265,17 +266,18 @@ class Scheduler:
             if found is not None:
                 yield self._admit(job, found)
 
-    def _take_lanes(self) -> Iterator[Admit]:
-        """Urgent jobs that found every lane busy: each takes that of the least urgent job."""
+    def _take_lanes(self, admitted: set[int]) -> Iterator[Admit]:
+        """Urgent jobs that found every lane busy: each takes that of the least urgent job. One that was *admitted* to it
+        just now has waited so long that it comes first, at least for this tick."""
         for job in list(islice(self.queues.urgent(URGENT), EXAMINED_JOBS)):
-            victim = self._victim(job.qos)
+            victim = self._victim(job.qos, admitted)
             if victim is None:
                 return
-            found = self._ready(job)
-            if found is not None:
+            if self._ready(job) is not None:
                 self._preempt(victim)
-                # Looked at again: what the victim held lies idle now.
-                yield self._admit(job, self._find(job))
+                admitted.add(job.id)
+                # Looked for only now: what the victim held lies idle.
+                yield self._admit(job, self._find(job, near=True))
 
     def _ready(self, job: Job) -> Found | None:
         """What is held of a job's prompt, if it can have a lane now."""
@@ -299,8 +301,10 @@ class Scheduler:
             return None
         return found
 
-    def _find(self, job: Job) -> Found:
-        return Found() if job.cold else self.cache.find(job.stream, job.namespace, exact=job.exact)
+    def _find(self, job: Job, *, near: bool = False) -> Found:
+        if job.cold:
+            return Found()
+        return self.cache.find(job.stream, job.namespace, exact=job.exact, near=near)
 
     def _follow(self, job: Job, leader: int, pending: int) -> None:
         """Wait until another lane has computed what this job begins with, too."""
@@ -314,7 +318,7 @@ class Scheduler:
 
     def _fetch(self, job: Job, file: Entry, length: int) -> Found | None:
         """Have a park file read, if it is worth that: None. Otherwise what is nearer has to do."""
-        near = self.cache.find(job.stream, job.namespace, exact=job.exact, near=True)
+        near = self._find(job, near=True)
         if length - near.length >= LEAST_FETCHED:
             file.used = self.tick
             job.fetching, moves = self.parking.fetch(file)
@@ -361,10 +365,13 @@ class Scheduler:
 
     # -- lanes are taken and held back --------------------------------------------------------------
 
-    def _victim(self, qos: int) -> Job | None:
+    def _victim(self, qos: int, spared: Collection[int] = ()) -> Job | None:
         if len(self.running) < self.options.lanes:
             return None
-        return lanes.victim((job for job in self.running.values() if job.id not in self.cancelled), qos)
+        going = (
+            job for job in self.running.values() if job.id not in self.cancelled and job.id not in spared
+        )
+        return lanes.victim(going, qos)
 
     def _preempt(self, job: Job) -> None:
         """Take a job's lane. Its KV stays where it is, and the job waits at the head of its class to go on."""

@@ -1,169 +1,227 @@
-"""The scheduler against an engine that knows what each sequence really holds, under random traffic and trouble."""
+"""The scheduler and its cache under random traffic and trouble (`traffic`): by Hypothesis, which shrinks what fails, and
+by plain random walks, which go further."""
 
-import copy
-from array import array
+from random import Random
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from superfluid.core.plan import FINISHED, JobState
-from superfluid.core.schedule import Job, Scheduler
-from tests.core.builders import PARAMS
-from tests.core.fake_engine import FakeEngine, Trouble, expected_reply
+from superfluid.core import checkpoints, schedule
+from superfluid.core.options import Options, Pool
+from tests.core.fake_engine import Trouble
+from tests.core.traffic import Traffic
 
 PICK = st.integers(0, 2**32)
-IDS = st.lists(st.integers(1, 9), min_size=1, max_size=40)
-SYSTEM = list(range(1, 30))
-"""What most sessions begin with."""
+CLASSES = [0, 1, 2, 2, 3]
+NAMESPACES = [0, 0, 0, 1]
 
-GONE = "gone"
+OPTIONS = {
+    "lanes": [1, 2, 3, 4],
+    "kept": [0, 1, 2, 4],
+    "class_lanes": [(0, 0, 0, 0), (0, 0, 2, 1), (1, 1, 1, 1)],
+    "starvation_ticks": [1, 8],
+    "prefill_budget": [0, 24],
+    "pin_budget_pct": [5, 50],
+    "pressure_high": [40, 85],
+    "pressure_low": [20, 40],
+    "coalesce_min": [0, 4, 20],
+    "speculate": ["auto", "off"],
+    "park": [True, False],
+    "park_bytes": [0, 150],
+    "park_lossy": [True, False],
+}
+POOL = {
+    "n_ctx": [90, 1000],
+    "bytes_per_sequence": [0, 5],
+    "cuts_freely": [True, True, False],
+    "exact": [True, False, False],
+    "host_bytes": [0, 60, 200, 100_000],
+}
 
 
-class Traffic(RuleBasedStateMachine):
-    @initialize(lanes=st.integers(1, 4), spare=st.integers(0, 4), cuts=st.booleans(), slow=st.booleans())
-    def start(self, lanes, spare, cuts, slow):
-        self.prompts = {}
-        self.limits = {}
-        self.got = {}
-        self.ends = {}
-        self.cut_short = set()
-        """Jobs that were cancelled or failed on purpose, or whose worker was lost."""
-        self.sessions = [list(SYSTEM)]
-        self.waiting = []
-        self.cuts = cuts
-        self.step_us = 200_000 if slow else 4_000
-        self.scheduler = Scheduler(lanes=lanes, sequences=lanes + spare)
-        self.spawn()
+@pytest.fixture(autouse=True, scope="module")
+def _short_streams_matter():
+    """Sessions here are a hundred tokens long: what is worth it for them is set by that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "LEAST_FETCHED", 8)
+        patch.setattr(checkpoints, "LEAST_DISTANCE", 6)
+        yield
 
-    def spawn(self):
-        sequences = self.scheduler.sequences
-        self.engine = FakeEngine(sequences, self.prompts, cuts=self.cuts, step_us=self.step_us)
 
-    # -- traffic ------------------------------------------------------------------------------------
-
-    @rule(which=PICK, cut=PICK, new=IDS, limit=st.integers(1, 30), forks=st.booleans(), fresh=st.booleans())
-    def submit(self, which, cut, new, limit, forks, fresh):
-        """A next turn of a session, a fork of one somewhere, or a conversation of its own."""
-        stream = [] if fresh else self.sessions[which % len(self.sessions)]
-        if forks:
-            stream = stream[: cut % (len(stream) + 1)]
-        prompt = [*stream, *new]
-        job = len(self.prompts) + 1
-        self.prompts[job], self.limits[job], self.got[job] = prompt, limit, []
-        self.waiting.append(job)
-        self.scheduler.submit(Job(id=job, prompt=array("I", prompt), params=PARAMS, limit=limit))
-
-    @precondition(lambda self: self.scheduler.queue)
-    @rule(which=PICK)
-    def cancel_a_queued_job(self, which):
-        queued = list(self.scheduler.queue)
-        job = queued[which % len(queued)]
-        assert self.scheduler.cancel(job)
-        if job in self.waiting:  # it is not there when it was on a lane already and came back cold
-            self.waiting.remove(job)
-        self.ends[job] = GONE
+class Machine(RuleBasedStateMachine):
+    @initialize(
+        options=st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OPTIONS.items()}),
+        pool=st.fixed_dictionaries({name: st.sampled_from(values) for name, values in POOL.items()}),
+        slow=st.booleans(),
+    )
+    def start(self, options, pool, slow):
+        self.traffic = Traffic(Options(**options), Pool(bytes_per_token=1, **pool), slow=slow)
 
     @rule(
-        in_flight=st.lists(st.tuples(PICK, st.none() | st.integers(0, 60)), max_size=3),
-        fails=st.none() | PICK,
+        which=PICK,
+        cut=st.none() | PICK,
+        new=st.lists(st.integers(1, 9), min_size=1, max_size=40),
+        limit=st.integers(1, 30),
+        qos=st.sampled_from(CLASSES),
+        exact=st.booleans(),
+        namespace=st.sampled_from(NAMESPACES),
+        ticks=st.integers(0, 3),
     )
-    def tick(self, in_flight, fails):
-        """One plan and its result. Meanwhile jobs are cancelled: the worker hears of it at some step, or too late."""
-        scheduler = self.scheduler
-        twin = copy.deepcopy(scheduler)
-        plan = scheduler.plan()
-        assert twin.plan() == plan
-        if plan is None:
-            assert not scheduler.queue
-            return
-        self.check_admissions(plan)
-        running = sorted(scheduler.running)
-        trouble = Trouble(fail=frozenset(running[n % len(running)] for n in [fails] if n is not None))
-        for number, step in in_flight:
-            job = running[number % len(running)]
-            assert not scheduler.cancel(job)
-            if step is not None:
-                trouble.cancel[job] = step
-            self.cut_short.add(job)
-        self.cut_short |= trouble.fail
-        self.settle(self.engine.run(plan, trouble))
+    def submit(self, ticks, **job):
+        self.traffic.submit(**job)
+        self.traffic.plain_ticks(ticks)
 
-    def check_admissions(self, plan):
-        for admit in plan.admit:
-            retried = self.scheduler.running[admit.job].cold
-            if not retried:
-                assert admit.job == self.waiting.pop(0), "jobs come to lanes in the order they came"
-        seqs = sorted(job.seq for job in self.scheduler.running.values())
-        assert len(seqs) == len(set(seqs)) <= self.scheduler.lanes
-        assert {job for job, _ in plan.prefill} <= self.scheduler.running.keys()
+    @rule(
+        in_flight=st.lists(st.tuples(PICK, st.none() | st.integers(0, 60)), max_size=2),
+        fails=st.none() | st.none() | PICK,
+        answer=st.none() | st.booleans(),
+        interrupt=st.none() | st.integers(1, 60),
+        loses_rows=st.booleans(),
+        saves_fail=st.booleans(),
+        loads_fail=st.booleans(),
+    )
+    def troubled_tick(self, in_flight, fails, answer, **trouble):
+        self.traffic.tick(in_flight, fails, answer, Trouble(**trouble))
 
-    def settle(self, result):
-        for update in self.scheduler.settle(result):
-            assert update.job not in self.ends, "nothing comes behind a job's end"
-            self.got[update.job].extend(update.tokens)
-            if update.state in FINISHED:
-                self.finish(update)
+    @rule(ticks=st.integers(1, 10))
+    def plain_ticks(self, ticks):
+        self.traffic.plain_ticks(ticks)
 
-    def finish(self, update):
-        job, state = update.job, update.state
-        self.ends[job] = state
-        reply = expected_reply(self.prompts[job], self.limits[job])
-        if state in {JobState.END, JobState.LIMIT}:
-            assert self.got[job] == reply
-            assert state is (JobState.END if reply[-1] == 0 else JobState.LIMIT)
-        else:
-            assert state in {JobState.CANCELLED, JobState.ERROR}
-            assert job in self.cut_short, "only what was cancelled or failed is cut short"
-            assert self.got[job] == reply[: len(self.got[job])]
-        assert 0 <= update.warm < len(self.prompts[job])
-        self.sessions.append([*self.prompts[job], *self.got[job]])
+    @precondition(lambda self: self.traffic.queued())
+    @rule(which=PICK)
+    def cancel_a_queued_job(self, which):
+        self.traffic.cancel_a_queued_job(which)
 
-    @rule()
-    def lose_the_worker(self):
-        """Jobs on lanes fail, those in the queue wait on, nothing is warm."""
-        on_lanes = sorted(self.scheduler.running)
-        assert sorted(self.scheduler.reset()) == on_lanes
-        for job in on_lanes:
-            self.ends[job] = GONE
-            self.cut_short.add(job)
-        self.spawn()
+    @precondition(lambda self: self.traffic.prompts)
+    @rule(which=PICK, qos=st.sampled_from(CLASSES))
+    def reclass(self, which, qos):
+        self.traffic.reclass(which, qos)
 
-    # -- what always holds --------------------------------------------------------------------------
+    @rule(divisor=st.sampled_from([0, 1, 1, 3]))
+    def slow_the_background_down(self, divisor):
+        self.traffic.slow_the_background_down(divisor)
+
+    @rule(percent=st.sampled_from([10, 50, 100]))
+    def memory_is_short(self, percent):
+        self.traffic.memory_is_short(percent)
+
+    @precondition(lambda self: self.traffic.sessions)
+    @rule(which=PICK, hold=st.integers(0, 20))
+    def pin(self, which, hold):
+        self.traffic.pin(which, hold)
+
+    @precondition(lambda self: self.traffic.idle_sessions())
+    @rule(which=PICK)
+    def purge(self, which):
+        self.traffic.purge(which)
+
+    @precondition(lambda self: self.traffic.seals or self.traffic.fetches)
+    @rule(ok=st.booleans(), fetch=st.booleans())
+    def answer_an_order(self, ok, fetch):
+        self.traffic.answer_an_order(ok, fetch)
+
+    @rule(in_flight=st.booleans(), written=st.booleans())
+    def lose_the_worker(self, in_flight, written):
+        self.traffic.lose_the_worker(in_flight, written)
 
     @invariant()
-    def the_books_claim_only_what_the_engine_holds(self):
-        for slot, contents in zip(self.scheduler.slots, self.engine.contents, strict=True):
-            assert slot.stream[: slot.held].tolist() == contents[: slot.held]
-            assert slot.held <= len(slot.stream)
-            assert slot.held <= len(contents)
-
-    @invariant()
-    def a_lane_is_one_job_on_one_sequence(self):
-        scheduler = self.scheduler
-        lanes = {slot.job: slot.seq for slot in scheduler.slots if slot.job is not None}
-        assert lanes == {job.id: job.seq for job in scheduler.running.values()}
-        assert not scheduler.queue.keys() & scheduler.running.keys()
-        assert scheduler.cancelled <= scheduler.running.keys()
-
-    @invariant()
-    def no_job_is_lost(self):
-        there = self.scheduler.queue.keys() | self.scheduler.running.keys()
-        assert self.prompts.keys() == there | self.ends.keys()
-        assert not there & self.ends.keys()
+    def books(self):
+        if hasattr(self, "traffic"):
+            self.traffic.check()
 
     def teardown(self):
-        if not hasattr(self, "scheduler"):
-            return
-        ticks = 0
-        while self.scheduler.queue or self.scheduler.running:
-            self.tick([], None)
-            self.the_books_claim_only_what_the_engine_holds()
-            ticks += 1
-            assert ticks < 2000, "some job never ends"
-        self.no_job_is_lost()
+        if hasattr(self, "traffic"):
+            self.traffic.drain()
 
 
-Traffic.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestTraffic = pytest.mark.slow(Traffic.TestCase)
+Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachine = pytest.mark.slow(Machine.TestCase)
+
+
+class Walk:
+    """A random walk: mostly jobs and ticks, and now and then each kind of trouble."""
+
+    def __init__(self, seed):
+        self.random = random = Random(seed)
+        options = {name: random.choice(values) for name, values in OPTIONS.items()}
+        pool = {name: random.choice(values) for name, values in POOL.items()}
+        slow = random.random() < 0.5
+        self.traffic = Traffic(Options(**options), Pool(bytes_per_token=1, **pool), slow=slow)
+        self.troubles = random.choice([0.0, 0.1, 0.5])
+
+    def step(self):
+        random, traffic = self.random, self.traffic
+        kind = random.random()
+        if kind < 0.25:
+            self.submit()
+        elif kind < 0.75:
+            traffic.plain_ticks(random.randint(1, 3))
+        elif kind < 0.9:
+            traffic.answer_an_order(ok=not self.now(), fetch=random.random() < 0.5)
+        elif random.random() < 0.5:
+            traffic.tick(*self.trouble())
+        else:
+            self.act()
+        traffic.check()
+
+    def now(self):
+        return self.random.random() < self.troubles
+
+    def pick(self):
+        return self.random.randrange(2**32)
+
+    def submit(self):
+        random = self.random
+        self.traffic.submit(
+            which=self.pick(),
+            cut=self.pick() if random.random() < 0.3 else None,
+            new=[random.randint(1, 9) for _ in range(random.randint(1, 40))],
+            limit=random.randint(1, 30),
+            qos=random.choice(CLASSES),
+            exact=random.random() < 0.3,
+            namespace=random.choice(NAMESPACES),
+        )
+
+    def trouble(self):
+        random = self.random
+        cancels = [(self.pick(), random.choice([None, random.randint(0, 60)])) for _ in range(self.now())]
+        return (
+            cancels,
+            self.pick() if self.now() else None,
+            random.choice([None, True, not self.now()]),
+            Trouble(
+                interrupt=random.randint(1, 60) if self.now() else None,
+                loses_rows=random.random() < 0.5,
+                saves_fail=self.now(),
+                loads_fail=self.now(),
+            ),
+        )
+
+    def act(self):
+        random, traffic = self.random, self.traffic
+        match random.randrange(8):
+            case 0 if traffic.queued():
+                traffic.cancel_a_queued_job(self.pick())
+            case 1 if traffic.prompts:
+                traffic.reclass(self.pick(), random.choice(CLASSES))
+            case 2:
+                traffic.slow_the_background_down(random.choice([0, 1, 1, 3]))
+            case 3 if self.now():
+                traffic.memory_is_short(random.choice([10, 50, 100]))
+            case 4 | 5 if traffic.sessions:
+                traffic.pin(self.pick(), random.randint(0, 20))
+            case 6 if traffic.idle_sessions() and self.now():
+                traffic.purge(self.pick())
+            case 7 if self.now():
+                traffic.lose_the_worker(random.random() < 0.5, random.random() < 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_a_walk_of_many_steps(seed):
+    walk = Walk(seed)
+    for _ in range(150):
+        walk.step()
+    walk.traffic.drain()
