@@ -21,10 +21,11 @@ def frame(req: Request) -> bytes:
 
 
 class Caller:
-    """One blocking connection."""
+    """One blocking connection. A wait of more than *timeout* seconds is a ``TimeoutError``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, timeout: float | None = None) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(timeout)
         self.sock.connect(str(path))
         self._file = self.sock.makefile("rb")
 

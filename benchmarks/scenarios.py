@@ -1,0 +1,73 @@
+"""What the scheduler, the prefix cache and parking were built to reach: one real daemon each, watched from outside.
+
+python -m benchmarks.scenarios [--only NAME,...] [--quick] [--json FILE] [--model MODEL] [--seed N]
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks import crowds, reuse
+from benchmarks.daemon import end_in_order
+from benchmarks.prompts import Prompts
+from benchmarks.verdict import Verdict, as_json
+from superfluid.worker.llama.models import EMBEDDED
+
+Case = Callable[[str, Prompts], list[Verdict]]
+
+
+def cases(*, quick: bool) -> dict[str, Case]:
+    """All of them by name, in the order in which they run."""
+    many, again = (crowds.QUICK, reuse.QUICK) if quick else (crowds.Sizes(), reuse.Sizes())
+    return {
+        "burst": lambda model, prompts: crowds.burst(model, prompts, many),
+        "exact-burst": lambda model, prompts: crowds.exact_burst(model, prompts, many),
+        "chat": lambda model, prompts: crowds.chat_behind_agents(model, prompts, many),
+        "fork": lambda model, prompts: reuse.forks(model, prompts, again),
+        "returning": lambda model, prompts: reuse.returning(model, prompts, again),
+        "park": lambda model, prompts: reuse.parking(model, prompts, again),
+        "flood": lambda model, prompts: crowds.flood(model, prompts, many),
+        "share": lambda model, prompts: crowds.daemon_share(model, prompts, many),
+    }
+
+
+def run(
+    *, model: str = EMBEDDED, quick: bool = False, seed: int = 1, only: list[str] | None = None
+) -> dict[str, list[Verdict]]:
+    """Run the cases, and print each verdict as it is found."""
+    found: dict[str, list[Verdict]] = {}
+    print(f"seed of the prompts: {seed}")
+    with closing(Prompts(model, random.Random(seed))) as prompts:
+        for name, case in cases(quick=quick).items():
+            if only is None or name in only:
+                found[name] = case(model, prompts)
+                for verdict in found[name]:
+                    print(f"{name:12} {verdict.line()}", flush=True)
+    return found
+
+
+def main() -> None:
+    """Run what was asked for."""
+    names = list(cases(quick=True))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", help=f"some of {','.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, and no more")
+    parser.add_argument("--json", type=Path, help="write the raw figures there")
+    parser.add_argument("--model", default=EMBEDDED)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    only = options.only.split(",") if options.only else None
+    if only and not set(only) <= set(names):
+        parser.error(f"--only takes some of {','.join(names)}")
+    end_in_order()
+    found = run(model=options.model, quick=options.quick, seed=options.seed, only=only)
+    if options.json:
+        raw = {name: as_json(verdicts) for name, verdicts in found.items()}
+        options.json.write_text(json.dumps(raw, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
