@@ -5,7 +5,6 @@ time, and is quick afterwards.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from superfluid.core.errors import NotSupported
@@ -19,13 +18,6 @@ class Measured(Protocol):
         """True, or why not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unmeasured:
-    """Nothing was measured, and why."""
-
-    batch_invariant: bool | str
-
-
 Exactness = Callable[[], Awaitable[Measured]]
 
 
@@ -37,4 +29,7 @@ async def require_exact(exactness: Exactness) -> None:
     """
     found = (await exactness()).batch_invariant
     if found is not True:
-        raise NotSupported(f"exact replies are not supported here: {found or 'nothing was measured'}")
+        raise NotSupported(
+            f"exact replies are not supported here: {found or 'nothing was measured'}; start with --exact, which tries "
+            "other contexts too"
+        )

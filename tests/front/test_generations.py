@@ -200,7 +200,7 @@ async def test_an_exact_session_is_refused_where_the_model_cannot_be_exact(stack
     await stack.store.submit(
         stack.session, lambda s: decide.set_qos(s, stack.session, 2, batch_invariant=True)
     )
-    stack.exact.batch_invariant = "rows depend on others; start with --exact"
+    stack.exact.batch_invariant = "rows depend on others"
 
     with pytest.raises(NotSupported, match=r"^exact replies are not supported here: rows depend"):
         await stack.generations.start(stack.session, 5)
