@@ -74,24 +74,42 @@ def test_only_the_last_tokens_of_a_very_long_text_are_looked_in():
     assert lookup.guess(5) == []
 
 
+def test_what_the_text_follows_is_followed_further_than_a_later_occurrence_of_a_few_tokens():
+    lookup = Lookup([1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 8, 9, 1, 2, 3])
+    assert lookup.guess(1) == [4]
+
+    for token in (4, 5, 6):
+        lookup.extend(token)
+    assert lookup.guess(2) == [7, 4]
+
+    lookup.extend(8)  # it does not follow it any more, but the later one
+    assert lookup.guess(2) == [9, 1]
+
+
 @given(FEW_IDS, FEW_IDS, st.integers(1, 8))
 def test_a_guess_is_what_a_search_through_the_whole_text_finds(history, generated, most):
     lookup = Lookup(array("I", history))
     for token in generated:
-        lookup.guess(most)  # asked in between or not, the answer is the same
         lookup.extend(token)
 
     assert lookup.guess(most) == searched(history + generated, most)
 
 
-@given(FEW_IDS, st.integers(0, 8))
-def test_a_guess_is_a_part_of_the_text_that_stands_after_its_last_two_tokens(history, most):
-    guess = Lookup(history).guess(most)
+@given(FEW_IDS, FEW_IDS, st.integers(1, 8))
+def test_a_guess_is_a_part_of_the_text_that_stands_after_its_last_two_tokens(history, generated, most):
+    lookup, text = Lookup(history), list(history)
+    for token in generated:
+        lookup.extend(token)
+        text.append(token)
 
-    assert len(guess) <= most
-    if guess:
-        found = history[-2:] + guess
-        assert any(history[at : at + len(found)] == found for at in range(len(history)))
+        guess = lookup.guess(most)
+
+        assert len(guess) <= most
+        # Whenever the last two tokens occurred before, there is a guess, and it is a place where they did.
+        found = [
+            text[at + 2 : at + 2 + most] for at in range(len(text) - 2) if text[at : at + 2] == text[-2:]
+        ]
+        assert guess in found if found else not guess
 
 
 def searched(text, most):
