@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from superfluid.app.config import ServeConfig
-from superfluid.core.capability import ROWS, Capability, choose_attention
+from superfluid.core.capability import SUREST, Capability, choose_attention
 from superfluid.core.errors import StartError
 from superfluid.sched.probing import Prober
 from superfluid.worker.memory import DEFAULT_CONTEXT
@@ -105,8 +105,7 @@ class Measuring:
         if self._config.exact:
             load = self._load = await self._exact_load(load)
         else:
-            # Any tactic that is found later works with as many rows.
-            load = self._load = replace(load, exact_rows=ROWS[-1])
+            load = self._load = await self._padded(load)
         self._prepared.set()
         return Prepared(load=load, invariant=self._config.exact and load.exact_rows == 1)
 
@@ -150,11 +149,29 @@ class Measuring:
         _log.info(
             "replies are exact",
             rows=tactic.rows,
+            outputs=tactic.outputs,
             kv=tactic.kv_type,
             flash_attn=tactic.flash_attn,
             cost=round(cost, 2),
         )
-        return replace(load, flash_attn=tactic.flash_attn, kv_type=tactic.kv_type, exact_rows=tactic.rows)
+        return replace(
+            load,
+            flash_attn=tactic.flash_attn,
+            kv_type=tactic.kv_type,
+            exact_rows=tactic.rows,
+            exact_outputs=tactic.outputs,
+        )
+
+    async def _padded(self, load: Load) -> Load:
+        """Let exact sessions be served beside others: by what is known of this context, or, for a session that asks
+        later, by what is sure to do if anything does."""
+        kept = await (await self._identity()).kept_exactness(load)
+        rows, outputs = SUREST
+        if kept is not None:
+            self._exactness = kept
+            if kept.tactic is not None:
+                rows, outputs = kept.tactic.rows, kept.tactic.outputs
+        return replace(load, exact_rows=rows, exact_outputs=outputs)
 
     async def _identity(self) -> Prober:
         await self._identified.wait()

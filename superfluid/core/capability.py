@@ -19,9 +19,13 @@ from xxhash import xxh3_128_hexdigest
 FORMAT: Final = 1
 """Of the kept records; one of another format is measured again."""
 
-ROWS: Final = (1, 2, 4, 8)
-"""Rows of a sequence in a micro-batch that are tried, the cheapest first. llama.cpp's kernels for repacked weights take
-rows in fours, llamafile's take two or more; eight is beyond every kernel known."""
+PADDINGS: Final = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 8))
+"""(rows of a sequence in a micro-batch, those of them whose logits are computed) that are tried, the cheapest first.
+llama.cpp's kernels for repacked weights take rows in fours, llamafile's take two or more; eight is beyond every kernel
+known. The last layer has rows for logits alone: of a lone lane one, if they are not padded too."""
+
+SUREST: Final = PADDINGS[-1]
+"""Exact wherever another one is: it keeps whole groups of each."""
 
 SHAPES: Final = ("whole", "lone rows", "odd chunks", "neighbours", "import", "threads")
 """What is compared with a prompt in regular chunks: the prompt in one piece; rows decoded alone; the prompt in odd
@@ -98,11 +102,13 @@ class Trial:
 
     Args:
         rows: rows of a sequence in a micro-batch are a multiple of this.
+        outputs: so are those of them whose logits are computed.
         mismatch: the shape that differed, and where; empty when every shape gave the same bits.
         step_us: a lone lane's step with this padding, in microseconds.
     """
 
     rows: int
+    outputs: int
     mismatch: str
     step_us: int
 
@@ -150,6 +156,7 @@ class Tactic:
     flash_attn: str
     kv_type: str
     rows: int
+    outputs: int
 
 
 # -- the record -------------------------------------------------------------------------------------
@@ -185,7 +192,12 @@ class Capability:
         found = self.exactness.found if self.exactness else None
         if found is None:
             return None
-        return Tactic(flash_attn=self.identity.flash_attn, kv_type=self.identity.kv_type, rows=found.rows)
+        return Tactic(
+            flash_attn=self.identity.flash_attn,
+            kv_type=self.identity.kv_type,
+            rows=found.rows,
+            outputs=found.outputs,
+        )
 
 
 def choose_tactic(known: Sequence[Capability]) -> Capability | None:
@@ -272,10 +284,15 @@ def _read_exactness(record: Mapping[str, Any]) -> Exactness:
 
 
 def _read_trial(record: Mapping[str, Any]) -> Trial:
-    rows = _count(record, "rows")
-    if rows not in ROWS:
-        raise ValueError("no such number of rows is tried")
-    return Trial(rows=rows, mismatch=_field(record, "mismatch", str), step_us=_count(record, "step_us"))
+    rows, outputs = _count(record, "rows"), _count(record, "outputs")
+    if (rows, outputs) not in PADDINGS:
+        raise ValueError("no such padding is tried")
+    return Trial(
+        rows=rows,
+        outputs=outputs,
+        mismatch=_field(record, "mismatch", str),
+        step_us=_count(record, "step_us"),
+    )
 
 
 def _kernel(record: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import structlog
 import trio
 
-from superfluid.core.capability import Capability, choose_tactic, from_json, is_cheap, to_json
+from superfluid.core.capability import Capability, Identity, choose_tactic, from_json, is_cheap, to_json
 from superfluid.core.errors import SuperfluidError
 from superfluid.core.limits import MAX_CAPABILITY_BYTES
 from superfluid.worker.link import WorkerLink
@@ -61,6 +61,10 @@ class Prober:
         self._probe = probe
         self._now_ms = now_ms
 
+    async def kept_exactness(self, load: Load) -> Capability | None:
+        """What `exactness` would answer at once; None where it would have to measure."""
+        return await self._kept(replace(load, probe=EXACT))
+
     async def attention(self, load: Load, *, again: bool = False) -> Capability:
         """Times of both attention kernels; none of them, and the trouble, where they could not be had.
 
@@ -97,17 +101,27 @@ class Prober:
         return chosen, "" if chosen else "; ".join(reasons)
 
     async def _find(self, load: Load, *, again: bool) -> Capability:
-        kind = ATTENTION if load.probe == ATTENTION else EXACT
-        # In a thread: it loads the engine's library.
-        wanted = await trio.to_thread.run_sync(lambda: identity(load, model=self._model))
-        path = self._cache / f"{kind}-{wanted.key(kind)}.json"
-        kept = None if again else _read(path)
-        if kept is not None and kept.identity == wanted:
+        kept = None if again else await self._kept(load)
+        if kept is not None:
             return kept
+        wanted = await self._identity(load)
         found = replace(await self._measure(load), identity=wanted)
         if found.measured_ms:
-            _write(path, to_json(found))
+            _write(self._path(load, wanted), to_json(found))
         return found
+
+    async def _kept(self, load: Load) -> Capability | None:
+        wanted = await self._identity(load)
+        kept = _read(self._path(load, wanted))
+        return kept if kept is not None and kept.identity == wanted else None
+
+    async def _identity(self, load: Load) -> Identity:
+        # In a thread: it loads the engine's library.
+        return await trio.to_thread.run_sync(lambda: identity(load, model=self._model))
+
+    def _path(self, load: Load, wanted: Identity) -> Path:
+        kind = ATTENTION if load.probe == ATTENTION else EXACT
+        return self._cache / f"{kind}-{wanted.key(kind)}.json"
 
     async def _measure(self, load: Load) -> Capability:
         """What a probe says; one that fails says why. Not to be kept where it was not `measured_ms`."""

@@ -287,6 +287,7 @@ def _load(r: _Reader) -> Load:
         flash_attn=r.text(),
         kv_type=r.text(),
         exact_rows=r.uint(16),
+        exact_outputs=r.uint(16),
         probe=r.text(),
     )
     if load.flash_attn not in FLASH_ATTENTION or load.kv_type not in KV_TYPES or load.probe not in PROBES:
@@ -319,7 +320,7 @@ _Builders: TypeAlias = dict[int, tuple[int, Callable[[_Reader], _M]]]
 """Of each tag: how many fields the message has, and what makes it of them."""
 
 _TO_WORKER: Final[_Builders[ToWorker]] = {
-    0: (10, _load),
+    0: (11, _load),
     1: (7, _plan),
     2: (1, lambda r: Cancel(job=r.uint())),
     3: (1, lambda r: Interrupt(plan_id=r.uint())),

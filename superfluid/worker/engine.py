@@ -61,7 +61,7 @@ class Engine:
             cuts=context.cuts,
             settings=clip(
                 f"n_seq={context.n_seq} n_ctx={context.n_ctx} kv={load.kv_type} flash={load.flash_attn} "
-                f"exact_rows={load.exact_rows} library={build()}"
+                f"exact_rows={load.exact_rows}/{load.exact_outputs} library={build()}"
             ),
         )
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from xxhash import xxh3_128_digest
 
-from superfluid.core.capability import ROWS, SHAPES, Exactness, Trial
+from superfluid.core.capability import PADDINGS, SHAPES, Exactness, Trial
 from superfluid.core.errors import ModelError
 from superfluid.worker.llama.context import Context, Ids, Outcome
 from superfluid.worker.llama.model import Model
@@ -68,13 +68,14 @@ def exactness(
     trials: list[Trial] = []
     unfinished = ""
     try:
-        for rows in ROWS:
-            budget.rows = rows
-            small = replace(load, n_ctx=_CONTEXT, n_seq=_LANES + 1, exact_rows=rows)
+        small = replace(load, n_ctx=_CONTEXT, n_seq=_LANES + 1)
+        for rows, outputs in PADDINGS:
+            budget.padding = rows, outputs
+            small = replace(small, exact_rows=rows, exact_outputs=outputs)
             with closing(Context(model, small)) as context:
                 if rows > 1 and context.cuts == "none":
                     break  # what is padded has to be cut off again
-                trials.append(_try(_Bench(context, rows, model.n_vocab, budget)))
+                trials.append(_try(_Bench(context, model.n_vocab, budget)))
             if not trials[-1].mismatch:
                 break
     except (_GivenUpError, ModelError) as error:
@@ -98,19 +99,19 @@ class _Budget:
         self._clock = clock
         self._report = report
         self._deadline = clock() + seconds
-        self.rows = ROWS[0]
+        self.padding = PADDINGS[0]
         self._shape = "reference"
 
     def begin(self, shape: str) -> None:
         self._shape = shape
-        done = ROWS.index(self.rows) + (SHAPES.index(shape) / len(SHAPES) if shape in SHAPES else 0)
-        self._report(done / len(ROWS))
+        done = PADDINGS.index(self.padding) + (SHAPES.index(shape) / len(SHAPES) if shape in SHAPES else 0)
+        self._report(done / len(PADDINGS))
 
     def check(self) -> None:
         if self._clock() > self._deadline:
             raise _GivenUpError(
                 f"it could not be measured within {self._seconds:g} s: "
-                f"time was up at {self._shape!r} with {self.rows} rows of a sequence together"
+                f"time was up at {self._shape!r} with {self.padding[0]} rows of a sequence together"
             )
 
 
@@ -126,9 +127,8 @@ class _Line:
 class _Bench:
     """Computes rows as they are served, and keeps the fastest lone step."""
 
-    def __init__(self, context: Context, rows: int, n_vocab: int, budget: _Budget) -> None:
+    def __init__(self, context: Context, n_vocab: int, budget: _Budget) -> None:
         self.context = context
-        self.rows = rows
         self.budget = budget
         self.step_us = 0
         self.other_threads = 1 if context.threads > 1 else 2
@@ -188,7 +188,8 @@ def _try(bench: _Bench) -> Trial:
         if (position := next(differs, None)) is not None:
             mismatch = f"{name}, at position {position}"
             break
-    return Trial(rows=bench.rows, mismatch=mismatch, step_us=bench.step_us)
+    rows, outputs = bench.budget.padding
+    return Trial(rows=rows, outputs=outputs, mismatch=mismatch, step_us=bench.step_us)
 
 
 def _whole(bench: _Bench) -> Points:

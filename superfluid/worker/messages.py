@@ -36,6 +36,8 @@ class Load:
         flash_attn: one of ``FLASH_ATTENTION``. Off is the fastest on a CPU with F16 (measured).
         kv_type: one of ``KV_TYPES``.
         exact_rows: the rows that a sequence of an exact job has in one micro-batch are made a multiple of this.
+        exact_outputs: so are, of these, the rows whose logits are computed: a divisor of *exact_rows*. The model's last
+            layer has rows for them alone, and picks its kernel by their number.
         probe: one of ``PROBES``: measure the model, answer ``Probed`` and end, instead of serving.
     """
 
@@ -48,6 +50,7 @@ class Load:
     flash_attn: str = "off"
     kv_type: str = "f16"
     exact_rows: int = 1
+    exact_outputs: int = 1
     probe: str = ""
 
 

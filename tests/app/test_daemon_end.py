@@ -28,7 +28,9 @@ def test_a_model_file_that_is_read_for_long_does_not_hold_up_the_end(
         max_context=CONTEXT,
         threads=1,
         drain_timeout=0.0,
+        flash_attn="off",
     )
+    monkeypatch.setenv("SUPERFLUID_CACHE", str(tmp_path / "cache"))
     engine_is_ready = threading.Event()
     if worker == "loading":
         engine_is_ready.set()
@@ -41,7 +43,9 @@ def test_a_model_file_that_is_read_for_long_does_not_hold_up_the_end(
     change = serve.Engine._change
     monkeypatch.setattr(serve.Engine, "_change", note)
 
-    def read_for_ever(path, *, now, check_cancelled):
+    def read_for_ever(path, *, now, check_cancelled, on_content):
+        if worker == "ready":
+            on_content("0" * 32)
         engine_is_ready.wait(10)
         os.kill(os.getpid(), signal.SIGTERM)
         while True:

@@ -97,7 +97,7 @@ class Context:
         params.n_batch = max(min(load.n_batch, n_ctx), load.n_seq, load.exact_rows)
         params.n_ubatch = max(min(load.n_ubatch, params.n_batch), load.exact_rows)
         # The last row of a sequence is asked for, and those of guesses; room for the logits of all rows would be large.
-        params.n_outputs_max = max(load.n_seq, 1 + MAX_DRAFT)
+        params.n_outputs_max = max(load.n_seq * load.exact_outputs, 1 + MAX_DRAFT + load.exact_outputs)
         params.n_threads = params.n_threads_batch = load.threads
         params.flash_attn_type = _FLASH[load.flash_attn]
         params.type_k = params.type_v = _KV_TYPES[load.kv_type]
@@ -120,6 +120,7 @@ class Context:
         self.n_batch: int = lib.llama_n_batch(handle)
         self.n_ubatch: int = lib.llama_n_ubatch(handle)
         self.exact_rows = load.exact_rows
+        self.exact_outputs = load.exact_outputs
         self.threads = load.threads
         self.bytes_per_token = memory.bytes_per_token
         self._cuts_freely = not (
@@ -184,13 +185,14 @@ class Context:
             exact: fill up to a multiple of ``exact_rows``.
         """
         rows = self._fill(seq, start, tokens, exact=exact)
-        self._batch.outputs[len(tokens) - 1] = logits
+        if logits:
+            self._want(len(tokens) - 1, len(tokens), exact=exact)
         return self._decode_run(seq, start + len(tokens), rows, len(tokens))
 
     def decode_guesses(self, seq: int, start: int, tokens: Ids, *, exact: bool = False) -> Outcome:
         """The same, for at most ``1 + MAX_DRAFT`` rows that all have logits afterwards."""
         rows = self._fill(seq, start, tokens, exact=exact)
-        self._batch.outputs[: len(tokens)] = 1
+        self._want(0, len(tokens), exact=exact)
         return self._decode_run(seq, start + len(tokens), rows, len(tokens))
 
     def _fill(self, seq: int, start: int, tokens: Ids, *, exact: bool) -> int:
@@ -204,6 +206,11 @@ class Context:
         batch.seqs[:rows] = seq
         batch.outputs[:rows] = 0
         return rows
+
+    def _want(self, first: int, end: int, *, exact: bool) -> None:
+        """Ask for the logits of some rows of one sequence; for exact rows in whole groups of ``exact_outputs``."""
+        group = self.exact_outputs if exact else 1
+        self._batch.outputs[first - first % group : end + -end % group] = 1
 
     def _decode_run(self, seq: int, end: int, rows: int, wanted: int) -> Outcome:
         self._stride = 1
@@ -232,8 +239,7 @@ class Context:
         batch.tokens[:n] = np.repeat(tokens, stride)
         batch.positions[:n] = np.add.outer(positions, np.arange(stride)).ravel()
         batch.seqs[:n] = np.repeat(seqs, stride)
-        batch.outputs[:n] = 0
-        batch.outputs[:n:stride] = 1
+        batch.outputs[:n].reshape(-1, stride)[:] = np.arange(stride) < self.exact_outputs
         outcome = self._decode(n)
         if outcome is Outcome.OK:
             cut = [self.trim(seq, position + 1) for seq, position in zip(seqs, positions, strict=True)]
