@@ -1,18 +1,17 @@
 """Decode speed through the daemon, against the same loop around `llama_decode` alone."""
 
 import os
-import selectors
 import statistics
-import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 from benchmarks import bare_loop
 from benchmarks.daemon import Running
-from benchmarks.load import GREEDY, LENGTH, Caller
-from superfluid_protocol import Response, decode, event, request, response
+from benchmarks.load import GREEDY, Caller
+from benchmarks.streams import Crowd, EndedEarly, raw_session, shared_rate, sizes
 
 TOKENS = 128
 CONTEXT = 2048
@@ -32,10 +31,6 @@ class Row:
     def ratio(self) -> float:
         """Median of the rounds' ratios: each round runs both right after the other."""
         return statistics.median(d / b for d, b in zip(self.daemon, self.bare, strict=True))
-
-
-class EndedEarly(Exception):
-    """The model ended a reply by itself, so that too little was measured. Other prompts may do."""
 
 
 def compare(daemon: Running, model: Path, *, rounds: int) -> list[Row]:
@@ -67,62 +62,14 @@ def through_daemon(socket: Path, prompts: list[list[int]]) -> float:
     Raises:
         EndedEarly: Less than half of what was asked for fell into that time.
     """
-    callers = [Caller(socket) for _ in prompts]
-    selector = selectors.DefaultSelector()
-    sessions: list[int] = []
-    for caller, prompt in zip(callers, prompts, strict=True):
-        session = caller.create(GREEDY)
-        sessions.append(session)
-        caller.call(request.Append(session=session, text=None, span=tuple(prompt)))
-        selector.register(caller.sock, selectors.EVENT_READ, bytearray())
-    for caller, session in zip(callers, sessions, strict=True):
-        caller.send(request.Generate(session=session, max_tokens=TOKENS))
-    speed = _watch(selector, len(prompts))
-    selector.close()
-    for caller in callers:
-        caller.close()
-    return speed
-
-
-def _watch(selector: selectors.BaseSelector, lanes: int) -> float:
-    """Count tokens from when every lane has begun until the first one ends; then wait for all to end."""
-    begun: set[int] = set()
-    ended: set[int] = set()
-    counted, first, last = 0, 0.0, 0.0
-    while len(ended) < lanes:
-        for key, _mask in selector.select():
-            number, received = key.fd, key.data
-            received += key.fileobj.recv(1 << 16)  # type: ignore[union-attr]  # it is a socket
-            now = time.perf_counter()
-            for reply in _replies(received):
-                match reply:
-                    case response.Delta(event=message) if isinstance(message.body, event.Generated):
-                        if len(begun) == lanes and not ended:
-                            counted, last = counted + len(message.body.span), now
-                        begun.add(number)
-                        if len(begun) == lanes and not first:
-                            first = now
-                    case response.Generated():
-                        ended.add(number)
-                    case response.Err(message=text):
-                        raise RuntimeError(text)
-                    case _:
-                        pass
-    if counted < lanes * TOKENS // 2:
-        raise EndedEarly
-    return counted / (last - first)
-
-
-def _replies(received: bytearray) -> list[Response]:
-    replies: list[Response] = []
-    while len(received) >= LENGTH.size:
-        (length,) = LENGTH.unpack_from(received)
-        end = LENGTH.size + length
-        if len(received) < end:
-            break
-        replies.append(decode(Response, bytes(received[LENGTH.size : end]))[0])
-        del received[:end]
-    return replies
+    with closing(Caller(socket)) as caller:
+        sessions = [raw_session(caller, prompt, GREEDY) for prompt in prompts]
+    with Crowd(socket) as crowd:
+        streams = [crowd.ask(session, TOKENS) for session in sessions]
+        crowd.watch()
+    for stream in streams:
+        stream.closed()
+    return shared_rate([sizes(stream) for stream in streams], least=len(prompts) * TOKENS // 2)
 
 
 def _bare(model: Path, lanes: int, prompts: list[list[int]]) -> float:
