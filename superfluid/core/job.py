@@ -78,6 +78,11 @@ class Job:
         return self.to_prefill == 0
 
     @property
+    def counts_as(self) -> int:
+        """The class of its prefill: of others that wait for it, if theirs is higher."""
+        return min(self.qos, self.urgency)
+
+    @property
     def stored(self) -> int:
         """Positions of a running job that lie in its sequence: the last token generated is not computed yet."""
         return len(self.prompt) + len(self.made) - max(self.to_prefill, 1)

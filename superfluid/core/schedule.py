@@ -352,7 +352,7 @@ class Scheduler:
     def _count_admission(self, job: Job, found: Found) -> None:
         if found.entry is None or not found.length:
             self.counts.cold_admissions += 1
-        elif found.entry.key == job.promised:
+        elif job.promised and found.entry.key == job.promised:
             self.counts.resumes["park"] += 1
         else:
             self.counts.resumes[found.entry.place.name.lower()] += 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from superfluid.core.job import Job
-from superfluid.core.options import Options
+from superfluid.core.options import URGENT, Options
 from superfluid.core.plan import Result
 
 DECODE_TARGET_US: Final = 100_000
@@ -59,30 +59,43 @@ class Sizing:
     def rows(self, waiting: Iterable[Job], *, decoding: bool) -> tuple[tuple[int, int], ...]:
         """Prompt rows of this tick: starving jobs first, then by class, then the shortest remaining prompt.
 
+        Beside the prompt of an urgent class those of lower ones together get very few rows, and only if they starve: a
+        tick's tokens are seen at its end, and eight agents that starve in turn would put off a chat for seconds.
+
         Args:
             waiting: The jobs on lanes whose prompts are not computed yet; what they wait is counted in them.
             decoding: Whether other lanes decode, and pause meanwhile.
         """
-        starving = self.options.starvation_ticks
         order = sorted(
-            waiting,
-            key=lambda job: (job.waited < starving, min(job.urgency, job.qos), job.to_prefill, job.id),
+            waiting, key=lambda job: (not self._starves(job), job.counts_as, job.to_prefill, job.id)
         )
-        budget = max(MIN_PREFILL_ROWS, int(PREFILL_TARGET_US / self.row_us))
-        if not decoding:
-            budget = max(budget, EFFICIENT_ROWS)
-        if self.options.prefill_budget:
-            budget = min(budget, self.options.prefill_budget)
+        budget = self._budget(decoding=decoding)
+        first = min((job.counts_as for job in order), default=URGENT)
+        hurry = first <= URGENT
+        beside = MIN_PREFILL_ROWS
         rows: list[tuple[int, int]] = []
         for job in order:
             share = min(job.to_prefill, budget)
             if job.stops:
                 share = min(share, job.stops[0] - job.stored)
+            if hurry and job.counts_as > first:
+                share = min(share, beside) if self._starves(job) else 0
+                beside -= share
+            budget -= share
             job.waited = 0 if share else job.waited + 1
             if share:
                 rows.append((job.id, share))
-                budget -= share
         return tuple(rows)
+
+    def _starves(self, job: Job) -> bool:
+        return job.waited >= self.options.starvation_ticks
+
+    def _budget(self, *, decoding: bool) -> int:
+        """Most prompt rows of this tick."""
+        budget = max(MIN_PREFILL_ROWS, int(PREFILL_TARGET_US / self.row_us))
+        if not decoding:
+            budget = max(budget, EFFICIENT_ROWS)
+        return min(budget, self.options.prefill_budget or budget)
 
     def rounds(self, jobs: Collection[Job], *, waiting: bool) -> int:
         """Decode rounds of this tick. One that nobody can join is long, but ends where a lane does that a waiting job

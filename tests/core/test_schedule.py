@@ -298,6 +298,43 @@ def test_a_long_prompt_is_not_starved_by_short_ones_that_keep_coming():
     assert bench.is_whole(1)
 
 
+def test_a_chat_does_not_wait_for_agents_that_starve():
+    """They starve in turn, and a tick's tokens are seen at its end."""
+    bench = Bench(lanes=8)
+    for job in range(1, 8):
+        bench.submit(job, [job] * 3000, qos=2)
+    for _ in range(STARVATION_TICKS + 1):
+        bench.tick()
+    bench.submit(8, [8] * 20, qos=0)
+
+    prefill = dict(bench.tick().prefill)
+
+    assert prefill.pop(8) == 20
+    assert sum(prefill.values()) <= MIN_PREFILL_ROWS
+    assert bench.replies[8]
+
+
+def test_beside_an_urgent_prompt_only_those_that_starve_go_on():
+    bench = Bench(lanes=2)
+    bench.submit(1, [1] * 3000, qos=2)
+    bench.tick()
+    bench.submit(2, [2] * 3000, qos=0)
+    rows = [dict(bench.tick().prefill).get(1, 0) for _ in range(STARVATION_TICKS + 1)]
+
+    assert rows == [*[0] * STARVATION_TICKS, MIN_PREFILL_ROWS]
+
+
+def test_what_makes_a_seeded_job_is_counted_by_place():
+    bench = Bench(lanes=1, kept=0, host=1 << 20)
+    bench.run(1, [7] * 20)
+    bench.run(2, [7] * 20)
+    bench.run(3, [8] * 20)
+    bench.run(4, [7] * 20)
+
+    assert bench.scheduler.counts.cold_admissions == 2
+    assert bench.scheduler.counts.resumes == {"pool": 1, "host": 1}
+
+
 # -- cancel -----------------------------------------------------------------------------------------
 
 
