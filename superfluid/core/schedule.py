@@ -287,8 +287,7 @@ class Scheduler:
         if job.fetching or (job.qos == numbers.Qos.BACKGROUND and self.background_divisor == 0):
             return None
         found = self._find(job)
-        least = self.options.coalesce_min
-        if found.leader is not None and least and found.pending - found.length >= least:
+        if found.leader is not None and self._is_worth_waiting(found, found.leader):
             self._follow(job, found.leader, found.pending)
             return None
         if found.entry is not None and found.entry.place is Place.PARK:
@@ -305,6 +304,14 @@ class Scheduler:
         if job.cold:
             return Found()
         return self.cache.find(job.stream, job.namespace, exact=job.exact, near=near)
+
+    def _is_worth_waiting(self, found: Found, leader: int) -> bool:
+        """Whether a job waits for what a lane is computing. Where that one is furthest itself, to the last row: else all
+        that wait would compute the end of it, each for itself."""
+        least, gain = self.options.coalesce_min, found.pending - found.length
+        if not least or found.pending < least or gain <= 0:
+            return False
+        return gain >= least or self.cache.slots[self.running[leader].seq].held >= found.length
 
     def _follow(self, job: Job, leader: int, pending: int) -> None:
         """Wait until another lane has computed what this job begins with, too."""

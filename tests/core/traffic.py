@@ -126,14 +126,14 @@ class Traffic:
     # -- ticks --------------------------------------------------------------------------------------
 
     def plain_tick(self):
-        self.tick([], None, None, Trouble())
+        return self.tick([], None, None, Trouble())
 
     def plain_ticks(self, ticks):
         for _ in range(ticks):
             self.plain_tick()
 
     def tick(self, in_flight, fails, answer, trouble):
-        """One plan and its result. Of the cancels the worker hears at some step, or too late."""
+        """One plan and its result; False when there is none. Of the cancels the worker hears at some step, or too late."""
         scheduler = self.scheduler
         self.now_ms += 1
         twin = copy.deepcopy(scheduler)
@@ -142,7 +142,7 @@ class Traffic:
         self.carry_out_orders()
         if plan is None:
             self.check_that_nothing_could_run()
-            return
+            return False
         self.check_admissions(plan)
         running = sorted(scheduler.running)
         if running and fails is not None:
@@ -159,6 +159,7 @@ class Traffic:
             self.answer_an_order(answer, fetch=True)
             self.answer_an_order(answer, fetch=False)
         self.settle(result)
+        return True
 
     def check_that_nothing_could_run(self):
         assert not self.scheduler.running
@@ -332,8 +333,7 @@ class Traffic:
         scheduler = self.scheduler
         scheduler.background_divisor = 1
         ticks = 0
-        while scheduler.queues or scheduler.running or self.seals or self.fetches or scheduler._moves:
-            self.plain_tick()
+        while self.plain_tick() or scheduler.queues or self.seals or self.fetches:
             self.answer_an_order(ok=True, fetch=True)
             self.answer_an_order(ok=True, fetch=False)
             self.the_books_claim_only_what_the_engine_holds()
