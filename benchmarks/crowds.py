@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 
-from benchmarks.daemon import Running, serving
+from benchmarks.daemon import Running, Serve
 from benchmarks.load import GREEDY, Caller
 from benchmarks.prompts import Prompts
 from benchmarks.reuse import PREFILL, ROOM, answer
@@ -61,10 +61,10 @@ QUICK = Sizes(
 )
 
 
-def burst(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
+def burst(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """Requests that come together and share a long prefix, not exact."""
     asked = _burst_prompts(prompts, size)
-    with _one(model, size) as daemon, closing(Caller(daemon.socket)) as caller:
+    with _one(serve, size) as daemon, closing(Caller(daemon.socket)) as caller:
         daemon.warm_up()
         before = counters(caller)[PREFILL]
         sessions, streams = _together(daemon, caller, asked)
@@ -93,15 +93,15 @@ def burst(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
     ]
 
 
-def exact_burst(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
+def exact_burst(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """The same under ``--exact``: every reply as if it had been asked for alone."""
     asked = _burst_prompts(prompts, size)
-    with _one(model, size, "--exact") as daemon, closing(Caller(daemon.socket)) as caller:
+    with _one(serve, size, "--exact") as daemon, closing(Caller(daemon.socket)) as caller:
         daemon.warm_up()
         together = [stream.ids for stream in _together(daemon, caller, asked)[1]]
         warm = [_alone(daemon, caller, ids) for ids in asked[size.solo_cold :]]
     with (
-        _one(model, size, "--exact", "--kept-sequences", "0", "--host-memory-gb", "0") as daemon,
+        _one(serve, size, "--exact", "--kept-sequences", "0", "--host-memory-gb", "0") as daemon,
         closing(Caller(daemon.socket)) as caller,
     ):
         daemon.warm_up()
@@ -118,10 +118,10 @@ def exact_burst(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
     ]
 
 
-def chat_behind_agents(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
+def chat_behind_agents(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """Somebody asks a short question just after all lanes were given long prompts."""
     context = max(8192, size.agent + ROOM) if size.agent > 1024 else size.agent + ROOM
-    with serving(model, "--max-context", str(context)) as daemon, closing(Caller(daemon.socket)) as caller:
+    with serve("--max-context", str(context)) as daemon, closing(Caller(daemon.socket)) as caller:
         daemon.warm_up()
         agents = [raw_session(caller, prompts.prose(size.agent), GREEDY) for _ in range(size.agents)]
         chat = raw_session(caller, prompts.prose(size.chat), GREEDY)
@@ -162,10 +162,10 @@ def chat_behind_agents(model: str, prompts: Prompts, size: Sizes) -> list[Verdic
     ]
 
 
-def flood(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
+def flood(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """Far more requests than lanes, each of which fills its lane almost."""
     with (
-        serving(model, "--max-context", str(size.flood_context)) as daemon,
+        serve("--max-context", str(size.flood_context)) as daemon,
         closing(Caller(daemon.socket)) as caller,
     ):
         daemon.warm_up()
@@ -191,9 +191,9 @@ def flood(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
     ]
 
 
-def daemon_share(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
+def daemon_share(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """CPU time of the daemon's process while eight lanes decode."""
-    with serving(model, "--max-context", "2048") as daemon, closing(Caller(daemon.socket)) as caller:
+    with serve("--max-context", "2048") as daemon, closing(Caller(daemon.socket)) as caller:
         daemon.warm_up()
         sessions = [raw_session(caller, prompts.prose(64), GREEDY) for _ in range(8)]
         with Crowd(daemon.socket) as crowd:
@@ -218,8 +218,8 @@ def daemon_share(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
     ]
 
 
-def _one(model: str, size: Sizes, *options: str) -> AbstractContextManager[Running]:
-    return serving(model, "--max-context", str(size.shared + size.own + ROOM), *options)
+def _one(serve: Serve, size: Sizes, *options: str) -> AbstractContextManager[Running]:
+    return serve("--max-context", str(size.shared + size.own + ROOM), *options)
 
 
 def _burst_prompts(prompts: Prompts, size: Sizes) -> list[list[int]]:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.load import GREEDY, Caller
@@ -134,6 +134,10 @@ def serving(model: str, *options: str) -> Iterator[Running]:
             yield daemon
         finally:
             daemon.stop()
+
+
+Serve = Callable[..., AbstractContextManager[Running]]
+"""`serving` with a model and what all daemons of a run have in common; takes the options of one of them."""
 
 
 def _wait_ready(child: subprocess.Popen[str]) -> None:

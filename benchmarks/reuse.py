@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchmarks.daemon import Running, serving
+from benchmarks.daemon import Running, Serve
 from benchmarks.load import GREEDY, Caller
 from benchmarks.prompts import Prompts
 from benchmarks.streams import Crowd, Stream, append, counters, fork, raw_session, stream_of
@@ -72,10 +72,10 @@ def answer(daemon: Running, caller: Caller, session: int, tokens: int = REPLY) -
     return Answer(stream=stream, prefilled=int(counters(caller)[PREFILL] - before))
 
 
-def forks(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
+def forks(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """Forks of a long session, each with a question of its own."""
     with (
-        serving(model, "--max-context", str(size.long + ROOM)) as daemon,
+        serve("--max-context", str(size.long + ROOM)) as daemon,
         closing(Caller(daemon.socket)) as caller,
     ):
         daemon.warm_up()
@@ -99,12 +99,12 @@ def forks(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
     ]
 
 
-def returning(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
+def returning(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """More conversations than the pool has room for, each of which comes back once."""
     # The default of host memory is as much as the pool has: two sequences, of a context that holds several of these.
     context = max(8192, 4 * size.turn) if size.turn > 1024 else (size.turn + ROOM) * size.conversations
     options = ("--max-context", str(context), "--max-batch", "1", "--kept-sequences", "1")
-    with serving(model, *options) as daemon, closing(Caller(daemon.socket)) as caller:
+    with serve(*options) as daemon, closing(Caller(daemon.socket)) as caller:
         daemon.warm_up()
         sessions = [raw_session(caller, prompts.prose(size.turn), GREEDY) for _ in range(size.conversations)]
         cold = [answer(daemon, caller, session) for session in sessions]
@@ -130,10 +130,10 @@ def returning(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
     ]
 
 
-def parking(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
+def parking(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """A long session is sealed, the daemon ends, the next one goes on; and what other lanes feel of a seal."""
     options = ("--max-context", str(size.long + size.lane_reply + ROOM))
-    with serving(model, *options, "--park") as daemon:
+    with serve(*options, "--park") as daemon:
         daemon.warm_up()
         with closing(Caller(daemon.socket)) as caller:
             session = raw_session(caller, prompts.prose(size.long), GREEDY)
@@ -149,7 +149,7 @@ def parking(model: str, prompts: Prompts, size: Sizes) -> list[Verdict]:
             now = len(stream_of(caller, session))
             warm = answer(daemon, caller, session)
             resumed = {name: n for name, n in counters(caller).items() if name.startswith("resumes_total")}
-    with serving(model, *options) as daemon, closing(Caller(daemon.socket)) as caller:
+    with serve(*options) as daemon, closing(Caller(daemon.socket)) as caller:
         daemon.warm_up()
         session = raw_session(caller, prompts.prose(size.long), GREEDY)
         answer(daemon, caller, session)

@@ -1,6 +1,6 @@
 """What the scheduler, the prefix cache and parking were built to reach: one real daemon each, watched from outside.
 
-python -m benchmarks.scenarios [--only NAME,...] [--quick] [--json FILE] [--model MODEL] [--seed N]
+python -m benchmarks.scenarios [--only NAME,...] [--quick] [--json FILE] [--model MODEL] [--seed N] [--threads N]
 """
 
 import argparse
@@ -8,42 +8,49 @@ import json
 import random
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from benchmarks import crowds, reuse
-from benchmarks.daemon import end_in_order
+from benchmarks.daemon import Serve, end_in_order, serving
 from benchmarks.prompts import Prompts
 from benchmarks.verdict import Verdict, as_json
 from superfluid.worker.llama.models import EMBEDDED
 
-Case = Callable[[str, Prompts], list[Verdict]]
+Case = Callable[[Serve, Prompts], list[Verdict]]
 
 
 def cases(*, quick: bool) -> dict[str, Case]:
     """All of them by name, in the order in which they run."""
     many, again = (crowds.QUICK, reuse.QUICK) if quick else (crowds.Sizes(), reuse.Sizes())
     return {
-        "burst": lambda model, prompts: crowds.burst(model, prompts, many),
-        "exact-burst": lambda model, prompts: crowds.exact_burst(model, prompts, many),
-        "chat": lambda model, prompts: crowds.chat_behind_agents(model, prompts, many),
-        "fork": lambda model, prompts: reuse.forks(model, prompts, again),
-        "returning": lambda model, prompts: reuse.returning(model, prompts, again),
-        "park": lambda model, prompts: reuse.parking(model, prompts, again),
-        "flood": lambda model, prompts: crowds.flood(model, prompts, many),
-        "share": lambda model, prompts: crowds.daemon_share(model, prompts, many),
+        "burst": lambda serve, prompts: crowds.burst(serve, prompts, many),
+        "exact-burst": lambda serve, prompts: crowds.exact_burst(serve, prompts, many),
+        "chat": lambda serve, prompts: crowds.chat_behind_agents(serve, prompts, many),
+        "fork": lambda serve, prompts: reuse.forks(serve, prompts, again),
+        "returning": lambda serve, prompts: reuse.returning(serve, prompts, again),
+        "park": lambda serve, prompts: reuse.parking(serve, prompts, again),
+        "flood": lambda serve, prompts: crowds.flood(serve, prompts, many),
+        "share": lambda serve, prompts: crowds.daemon_share(serve, prompts, many),
     }
 
 
 def run(
-    *, model: str = EMBEDDED, quick: bool = False, seed: int = 1, only: list[str] | None = None
+    *,
+    model: str = EMBEDDED,
+    quick: bool = False,
+    seed: int = 1,
+    threads: int = 0,
+    only: list[str] | None = None,
 ) -> dict[str, list[Verdict]]:
     """Run the cases, and print each verdict as it is found."""
+    serve = partial(serving, model, "--threads", str(threads))
     found: dict[str, list[Verdict]] = {}
     print(f"seed of the prompts: {seed}")
     with closing(Prompts(model, random.Random(seed))) as prompts:
         for name, case in cases(quick=quick).items():
             if only is None or name in only:
-                found[name] = case(model, prompts)
+                found[name] = case(serve, prompts)
                 for verdict in found[name]:
                     print(f"{name:12} {verdict.line()}", flush=True)
     return found
@@ -58,12 +65,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the raw figures there")
     parser.add_argument("--model", default=EMBEDDED)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0 takes the machine's cores")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else None
     if only and not set(only) <= set(names):
         parser.error(f"--only takes some of {','.join(names)}")
     end_in_order()
-    found = run(model=options.model, quick=options.quick, seed=options.seed, only=only)
+    found = run(
+        model=options.model, quick=options.quick, seed=options.seed, threads=options.threads, only=only
+    )
     if options.json:
         raw = {name: as_json(verdicts) for name, verdicts in found.items()}
         options.json.write_text(json.dumps(raw, indent=1) + "\n")
