@@ -27,8 +27,8 @@ MARGIN: Final = 1.05
 """A guess has to promise this many times the speed of plain steps: what is learned is never quite true."""
 
 ROW_PRIOR: Final = 0.4
-"""What each guess adds to a call is believed to be this share of a plain step until it has been measured. A little too
-low for a CPU: a cost that is thought too high would never be measured."""
+"""What each row adds to a call is believed to be this share of a call of one row, until it has been measured. A little
+too low for a CPU: a cost that is thought too high would never be measured."""
 
 PLAIN_STEPS: Final = 4
 """Plain steps to see before the first guess: costs are told in them."""
@@ -115,9 +115,14 @@ class Costs:
     A plain step is known from the last few of them; a verification is measured against it, so that a machine that
     becomes slower makes both slower. While only guesses are made it is not seen: they then seem to cost more, plain steps
     come again, and set it right.
+
+    Args:
+        rows: What the rows of these jobs are filled up to a multiple of. Guesses in place of a plain step's dummies cost
+            next to nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 1) -> None:
+        self._rows = rows
         self._plain = 0.0
         self._seen = 0
         self._steps: dict[int, float] = {}
@@ -146,7 +151,14 @@ class Costs:
     def steps(self, guesses: int) -> float:
         """Plain steps that a verification of *guesses* takes, as it was measured or else is believed."""
         size = _size(guesses)
-        return self._steps.get(size, believed(size))
+        return self._steps.get(size, self.believed(size))
+
+    def believed(self, guesses: int) -> float:
+        """Plain steps that it is thought to take before it was measured."""
+        size = _size(guesses)
+        filled = size + 1 + -(size + 1) % self._rows
+        # A plain step of several rows takes longer than one of one row, by about half as many times.
+        return 1 + ROW_PRIOR * (filled - self._rows) / max(1.0, self._rows / 2)
 
     def may_probe(self) -> bool:
         """Whether it is time to try what did not pay when it was measured."""
@@ -193,8 +205,8 @@ class Pace:
         if speed[best] >= MARGIN * self._costs.steps(best):
             return best
         if self._costs.may_probe():
-            hoped = max(numbers, key=lambda number: speed[number] / believed(_size(number)))
-            if speed[hoped] >= MARGIN * believed(_size(hoped)):
+            hoped = max(numbers, key=lambda number: speed[number] / self._costs.believed(number))
+            if speed[hoped] >= MARGIN * self._costs.believed(hoped):
                 return hoped
         return 0
 
@@ -254,11 +266,6 @@ class Drafter:
         right = self._watched[0] == tokens[0] if self._watched and tokens else None
         self._pace.note_plain(right=right, duration=duration)
         return 0
-
-
-def believed(guesses: int) -> float:
-    """Plain steps that a verification of *guesses* is thought to take before any was measured."""
-    return 1 + ROW_PRIOR * guesses
 
 
 def _size(guesses: int) -> int:

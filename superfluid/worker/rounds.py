@@ -37,7 +37,7 @@ class Rounds:
         self._jobs = jobs
         self._eog = ends
         self._plain_costs = Costs()
-        self._exact_costs = Costs()
+        self._exact_costs = Costs(context.exact_rows)
 
     def drafter(self, admit: Admit) -> Drafter:
         """What guesses for a job: it knows the job's text so far, and what calls for such jobs take."""

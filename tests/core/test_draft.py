@@ -11,12 +11,12 @@ from superfluid.core.draft import (
     FIRST_PAUSE,
     MARGIN,
     PLAIN_STEPS,
+    ROW_PRIOR,
     SIZES,
     Costs,
     Drafter,
     Lookup,
     Pace,
-    believed,
 )
 from superfluid.core.limits import MAX_DRAFT, MAX_LOOKUP_TOKENS
 
@@ -237,7 +237,14 @@ def test_costs_without_a_plain_step_stay_what_is_believed():
     unknown = Costs()
     unknown.note_guesses(3, 12.0)
 
-    assert unknown.steps(3) == believed(3)
+    assert unknown.steps(3) == unknown.believed(3) == 1 + 3 * ROW_PRIOR
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps"), [(1, [1.4, 2.2, 3.8, 7.0]), (2, [1.0, 1.8, 3.4, 6.6]), (8, [1.0, 1.0, 1.0, 1.8])]
+)
+def test_guesses_in_place_of_dummies_are_believed_to_be_free(rows, steps):
+    assert [Costs(rows).believed(size) for size in SIZES] == pytest.approx(steps)
 
 
 # -- both -------------------------------------------------------------------------------------------
