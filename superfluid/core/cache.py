@@ -250,14 +250,11 @@ class Cache:
         return self._next - 1
 
     def forget(self, entry: Entry) -> None:
-        """Strike an entry off; one of the pool stays as an empty sequence."""
-        if entry.place is Place.POOL:
-            self.clear(entry)
-            return
+        """Strike off an entry of host memory, or a park file."""
         self._unlist(entry)
         del self.entries[entry.key]
         self._count(entry, -entry.size)
-        if entry.place is Place.PARK and self.parked.get(entry.session) == entry.key:
+        if entry.place is Place.PARK:
             del self.parked[entry.session]
 
     def resize(self, entry: Entry, size: int) -> None:
@@ -283,7 +280,7 @@ class Cache:
     def _count(self, entry: Entry, size: int) -> None:
         if entry.place is Place.HOST:
             self.host_used += size
-        elif entry.place is Place.PARK:
+        else:
             self.park_used += size
 
     # -- room ---------------------------------------------------------------------------------------

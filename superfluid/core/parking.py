@@ -45,7 +45,7 @@ class Parking:
     parks: int = 0
     _wanted: dict[int, int] = field(default_factory=dict)
     _saving: dict[int, int] = field(default_factory=dict)
-    _sealing: dict[int, tuple[int, Entry]] = field(default_factory=dict)
+    _sealing: dict[int, tuple[int, Entry | None]] = field(default_factory=dict)
     _fetching: dict[int, _Fetch] = field(default_factory=dict)
     _tickets: int = 0
 
@@ -67,7 +67,8 @@ class Parking:
         return moves
 
     def saved(self, entry: Entry) -> list[Move]:
-        """An entry is there: if it is for a file, order that, and let the entry go, since its sequence has it too."""
+        """An entry is there: if it is for a file, order that, and let the entry go, unless its sequence was taken
+        meanwhile and nothing else near holds as much."""
         session = self._saving.pop(entry.key, None)
         if session is None:
             return []
@@ -78,6 +79,9 @@ class Parking:
         self.orders.append(
             SealFile(ticket=self._tickets, entry=entry.key, session=session, stream=held, exact=exact)
         )
+        entry.promises -= 1
+        if not self.cache.covered(entry):
+            return []
         self.cache.forget(entry)
         return [Move(kind=MoveKind.DROP, entry=entry.key)]
 
@@ -120,10 +124,14 @@ class Parking:
         fetch = self._fetching.pop(ticket, None)
         if fetch is not None:
             return self._fetched(fetch, ok=ok, size=size)
-        session, entry = self._sealing.pop(ticket, (0, None))
-        if entry is not None and ok:
+        sealed = self._sealing.pop(ticket, None)
+        if sealed is not None and ok:
+            session, entry = sealed
             self.parks += 1
-            self.book(session, entry, size=size, exact=0 if self.lossy else entry.exact)
+            if entry is None:
+                self.orders.append(RemoveFile(session=session))
+            else:
+                self.book(session, entry, size=size, exact=0 if self.lossy else entry.exact)
         return None
 
     def book(self, session: int, source: Entry, *, size: int, exact: int) -> None:
@@ -137,10 +145,17 @@ class Parking:
         self._keep_budget()
 
     def remove(self, session: int) -> None:
-        """The session is gone for good: so is its file."""
-        key = self.cache.parked.get(session)
-        if key is not None:
-            self.cache.forget(self.cache.entries[key])
+        """The session is gone for good: so is its file, and one that is being written goes as soon as it is there."""
+        self._wanted = {seq: whose for seq, whose in self._wanted.items() if whose != session}
+        for key in [key for key, whose in self._saving.items() if whose == session]:
+            del self._saving[key]
+            self.cache.entries[key].promises -= 1
+        for ticket, (whose, _) in self._sealing.items():
+            if whose == session:
+                self._sealing[ticket] = (session, None)
+        file = self.cache.parked.get(session)
+        if file is not None:
+            self.cache.forget(self.cache.entries[file])
         self.orders.append(RemoveFile(session=session))
 
     def reset(self) -> None:

@@ -27,14 +27,6 @@ class Queues:
     def __len__(self) -> int:
         return len(self._class_of)
 
-    def __contains__(self, job_id: int) -> bool:
-        return job_id in self._class_of
-
-    def get(self, job_id: int) -> Job | None:
-        """The job of that id, if it waits."""
-        qos = self._class_of.get(job_id)
-        return None if qos is None else self._classes[qos][job_id]
-
     def depth(self, qos: int) -> int:
         """How many jobs of a class wait."""
         return len(self._classes[qos])

@@ -133,7 +133,7 @@ class Traffic:
             self.plain_tick()
 
     def tick(self, in_flight, fails, answer, trouble):
-        """One plan and its result; False when there is none. Of the cancels the worker hears at some step, or too late."""
+        """One plan and its result; False without one. Of cancels the worker hears at some step, or too late."""
         scheduler = self.scheduler
         self.now_ms += 1
         twin = copy.deepcopy(scheduler)
