@@ -216,6 +216,7 @@ class Scheduler:
         for job in waiting:
             job.fetching = 0
             if entry is not None:
+                self._unpromise(job)  # a longer file than the one that was read for it before
                 entry.promises += 1
                 job.promised = entry.key
         if entry is not None:

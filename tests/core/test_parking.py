@@ -12,7 +12,7 @@ from superfluid.core.orders import FetchFile, RemoveFile, SealFile
 from superfluid.core.parking import LEAST_FETCHED
 from superfluid.core.plan import MoveKind
 from tests.core.bench import Bench
-from tests.core.fake_engine import Trouble
+from tests.core.fake_engine import Kv, Trouble
 
 SESSION = 7
 TURN = [5] * 100
@@ -260,6 +260,25 @@ def test_what_was_read_may_not_go_before_its_job_has_it():
     assert not park.scheduler.drop_host(100)
     assert [job.id for job in park.scheduler.drain_queue()] == [2]
     assert park.scheduler.drop_host(100)
+
+
+def test_a_job_that_waits_for_a_longer_file_lets_the_first_one_go():
+    park = parked()
+    park.scheduler.background_divisor = 0
+    prompt = [*park.stream(1), *[8] * 200]
+    park.submit(2, prompt, qos=2)
+    park.tick()
+    park.scheduler.reclass(2, 3)  # paused: it gets no lane yet
+    park.answer()
+    park.scheduler.book_file(9, array("I", prompt[:-1]), size=300, exact=0)
+    park.files[9] = Kv(array("I", prompt[:-1]))
+    park.scheduler.background_divisor = 1
+    park.tick()
+    park.answer()
+    park.drain()
+
+    assert park.ends[2].warm == len(prompt) - 1
+    assert not any(entry.promises for entry in park.scheduler.cache.entries.values())
 
 
 def test_a_file_is_not_read_where_host_memory_has_no_room():
