@@ -355,7 +355,14 @@ class Scheduler:
             job.stops = checkpoints.stops(start, len(stream), job.boundaries)
         self.running[job.id] = job
         self._room -= _size(stream)
-        return lanes.admission(job, stream, start, draft=self.options.speculate != "off")
+        return lanes.admission(job, stream, start, draft=self._drafts(job))
+
+    def _drafts(self, job: Job) -> bool:
+        """Whether a job's tokens may be guessed: by itself only where a guess cannot change the reply. Where rows are not
+        exact, one that is verified beside others may differ in its last bits from one that is computed alone."""
+        if self.options.speculate == "auto":
+            return job.exact or self.cache.pool.exact
+        return self.options.speculate == "prompt-lookup"
 
     def _count_admission(self, job: Job, found: Found) -> None:
         if found.entry is None or not found.length:
