@@ -80,7 +80,7 @@ def attention(model: Model, load: Load, report: Report) -> tuple[KernelTime, ...
     Returns:
         nothing when one of them does not work with this model, or not fast enough to tell.
     """
-    small = replace(load, n_ctx=2 * ATTENTION_DEPTH, n_seq=1, kv_type="f16", exact_rows=1)
+    small = replace(load, n_ctx=2 * ATTENTION_DEPTH, n_seq=1, n_batch=ATTENTION_DEPTH, kv_type="f16")
     with ExitStack() as stack:
         try:
             contexts = {
