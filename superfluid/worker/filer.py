@@ -25,6 +25,7 @@ import numpy as np
 from superfluid.worker import park, quantize
 from superfluid.worker.host import Entry, HostMemory
 from superfluid.worker.llama.context import State
+from superfluid.worker.memory import available_bytes
 from superfluid.worker.messages import Fetch, Filed, Seal, clip
 from superfluid.worker.park import Encoding, Header, ParkError
 from superfluid.worker.quantize import LayoutError
@@ -75,7 +76,7 @@ class _Filer(threading.Thread):
                 ticket, task = self.work.get()
                 self._answer(_try(ticket, task))
                 del task  # it holds an entry
-        except (BrokenPipeError, ConnectionError):
+        except ConnectionError:
             return  # the daemon is gone, and the process about to end
         except Exception:  # noqa: BLE001 - reported, and ends the process
             traceback.print_exc()
@@ -157,8 +158,13 @@ def _check_asked(header: Header, request: Fetch) -> None:
 
 
 def _read_state(source: FileIO, header: Header) -> State:
+    # The kernel promises more memory than it has: the allocation would succeed, and the process be killed later.
+    lossy = header.encoding is Encoding.Q8
+    room = available_bytes()
+    if room is not None and header.stored_bytes + lossy * header.state_bytes > room:
+        raise MemoryError
     stored = np.empty(header.stored_bytes, np.uint8)
     park.read_stored(source, header, stored.data)
-    state = quantize.unpack(stored, header.state_bytes) if header.encoding is Encoding.Q8 else stored
+    state = quantize.unpack(stored, header.state_bytes) if lossy else stored
     state.setflags(write=False)
     return state
