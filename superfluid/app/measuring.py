@@ -8,6 +8,7 @@ Whoever needs an answer waits for it. All of it is kept (`superfluid.sched.probi
 model takes longer.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,35 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
         return Path(configured)
     caches = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or "/") / ".cache")
     return Path(caches) / "superfluid"
+
+
+async def measure_now(
+    path: Path, environ: Mapping[str, str], *, threads: int, on_progress: Callable[[float], None]
+) -> Capability:
+    """Measure a model anew, without a daemon, and keep what was found for one that serves it later.
+
+    Args:
+        threads: Of the worker; 0 takes the machine's cores.
+    """
+    digest = await trio.to_thread.run_sync(_digest, path)
+    prober = Prober(model=digest, cache=cache_directory(environ), on_progress=on_progress)
+    load = Load(model_path=str(path), n_ctx=0, n_seq=1, threads=threads or os.cpu_count() or 1)
+    attention = await prober.attention(load, again=True)
+    kernel = choose_attention(attention.attention, DEFAULT_CONTEXT // 2)
+    exactness = await prober.exactness(replace(load, flash_attn=kernel), again=True)
+    return _together(attention, exactness)
+
+
+def _digest(path: Path) -> str:
+    from superfluid.worker.llama.model import model_digest
+
+    return model_digest(path, check_cancelled=trio.from_thread.check_cancelled)
+
+
+def _together(attention: Capability, exactness: Capability) -> Capability:
+    """All that is known of a model as it is served."""
+    trouble = attention.trouble or exactness.trouble
+    return replace(exactness, attention=attention.attention, trouble=trouble)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +121,7 @@ class Measuring:
         attention, exactness = self._attention, self._exactness
         if exactness is None or attention is None:
             return exactness or attention
-        return replace(
-            exactness, attention=attention.attention, trouble=attention.trouble or exactness.trouble
-        )
+        return _together(attention, exactness)
 
     async def prepare(self) -> Prepared:
         """Decide how the model is served; measures what has to be known for it.
@@ -107,7 +135,7 @@ class Measuring:
         else:
             load = self._load = await self._padded(load)
         self._prepared.set()
-        return Prepared(load=load, invariant=self._config.exact and load.exact_rows == 1)
+        return Prepared(load=load, invariant=load.exact_rows == 1)
 
     async def exactness(self) -> Capability:
         """What makes rows exact in the context that is served; measured when it is first asked for."""

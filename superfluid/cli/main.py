@@ -26,6 +26,7 @@ INTERRUPTED: Final = 130
         "serve": ("superfluid.cli.serve:serve", "Serve a model's sessions on a Unix socket."),
         "chat": ("superfluid.cli.chat:chat", "Talk to the model in a session."),
         "session": ("superfluid.cli.session:session", "List, inspect and draw sessions."),
+        "models": ("superfluid.cli.models:models", "Show what is served, and what was measured of it."),
         "top": ("superfluid.cli.top:top", "Watch what the daemon does, live."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

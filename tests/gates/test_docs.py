@@ -107,7 +107,7 @@ def test_no_option_is_described_that_is_gone():
 
 
 def test_the_commands_are_those_of_the_program():
-    assert {path[1] for path in COMMANDS} == {"serve", "chat", "session", "top"}
+    assert {path[1] for path in COMMANDS} == {"serve", "chat", "session", "models", "top"}
     for path in COMMANDS:
         assert f"`{' '.join(path)}" in document("cli.md")
 
