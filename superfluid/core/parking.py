@@ -49,6 +49,11 @@ class Parking:
     _fetching: dict[int, _Fetch] = field(default_factory=dict)
     _tickets: int = 0
 
+    @property
+    def sealing(self) -> bool:
+        """Whether files are being written."""
+        return bool(self._sealing)
+
     def want(self, session: int, seq: int) -> None:
         """The session's reply is finished and its KV lies in *seq*: seal it with the next plan."""
         self._wanted[seq] = session

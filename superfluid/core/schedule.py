@@ -335,8 +335,8 @@ class Scheduler:
 
     def _admit(self, job: Job, found: Found) -> Admit:
         self.queues.remove(job.id)
-        self._count_admission(job, found)
         placement = places.place(self.cache, found)
+        self._count_admission(job, found.entry if placement.start else None)
         self._unpromise(job)
         self._moves.extend(placement.moves)
         stream, start = job.stream, placement.start
@@ -364,13 +364,13 @@ class Scheduler:
             return job.exact or self.cache.pool.exact
         return self.options.speculate == "prompt-lookup"
 
-    def _count_admission(self, job: Job, found: Found) -> None:
-        if found.entry is None or not found.length:
+    def _count_admission(self, job: Job, source: Entry | None) -> None:
+        if source is None:
             self.counts.cold_admissions += 1
-        elif job.promised and found.entry.key == job.promised:
+        elif job.promised and source.key == job.promised:
             self.counts.resumes["park"] += 1
         else:
-            self.counts.resumes[found.entry.place.name.lower()] += 1
+            self.counts.resumes[source.place.name.lower()] += 1
 
     def _unpromise(self, job: Job) -> None:
         entry = self.cache.entries.get(job.promised) if job.promised else None

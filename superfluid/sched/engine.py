@@ -125,6 +125,7 @@ class Engine:
             return
         if self._scheduler.cancel(job_id):
             self._deliver(Update(job=job_id, tokens=array("I"), state=JobState.CANCELLED, warm=0))
+            self._work.unpark_all()  # the engine may be closing, and wait for this one
         elif self._link is not None:
             self._link.cancel_nowait(job_id)
 
@@ -295,7 +296,8 @@ class Engine:
         try:
             while True:
                 plan = self._scheduler.plan(self._now_ms())
-                if self._scheduler.orders:
+                ordered = bool(self._scheduler.orders)
+                if ordered:
                     await self._carry_out_orders(link)
                 if plan is not None:
                     self._tell(plan)
@@ -305,12 +307,18 @@ class Engine:
                         self._deliver(update)
                     if self._scheduler.cache.host_used:
                         self._saved.unpark_all()
-                elif self._closed.is_set():
+                elif ordered:
+                    continue  # somebody may have come meanwhile
+                elif self._closed.is_set() and not self._owes_anything():
                     return
                 else:
                     await self._rest(link)
         finally:
             self._link = None
+
+    def _owes_anything(self) -> bool:
+        """Whether a job waits, or a park file is being written."""
+        return len(self._scheduler.queues) > 0 or self._scheduler.parking.sealing
 
     def _pool(self, ready: Ready) -> Pool:
         options = self._scheduler.options
@@ -332,7 +340,13 @@ class Engine:
         )
 
     async def _open_files(self, ready: Ready, files: ParkFiles) -> None:
-        """Find the park files of earlier runs, before the first job could need one."""
+        """Find the park files of earlier runs, before the first job could need one.
+
+        Raises:
+            StartError: The lossy encoding was asked for, and cannot be had.
+        """
+        if files.lossy and ready.lossy_refusal:
+            raise StartError(f"--park-lossy cannot be had with this model: {ready.lossy_refusal}; use --park")
         await self._identified.wait()
         if self._model is None:
             return

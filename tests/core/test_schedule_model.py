@@ -27,7 +27,7 @@ OPTIONS = {
     "pressure_high": [40, 85],
     "pressure_low": [20, 40],
     "coalesce_min": [0, 4, 20],
-    "speculate": ["auto", "off"],
+    "speculate": ["auto", "prompt-lookup", "off"],
     "park": [True, False],
     "park_bytes": [0, 150],
     "park_lossy": [True, False],

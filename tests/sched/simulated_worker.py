@@ -112,9 +112,11 @@ class SimulatedLink:
         # What is dropped meanwhile is written all the same.
         assert self.host.get(request.entry) == request.positions
         self.filings.append(request)
+        self._workers.change()
 
     def fetch_nowait(self, request: Fetch) -> None:
         self.filings.append(request)
+        self._workers.change()
 
     def file(self, *, ok: bool = True) -> Seal | Fetch:
         """Carry out the first of `filings`, with a real file, or fail on it."""
@@ -209,6 +211,7 @@ class SimulatedWorkers:
         self.load_seconds = 0.0
         self.fail_starts: list[SuperfluidError] = []
         self.die_at_plans = 0
+        self.changed = trio.Event()
 
     async def start(
         self, load: Load, *, on_progress: Callable[[float], None], on_filed: Callable[[Filed], None]
@@ -220,7 +223,13 @@ class SimulatedWorkers:
         if self.fail_starts:
             raise self.fail_starts.pop(0)
         self.links.append(SimulatedLink(self, 1000 + len(self.links), load))
+        self.change()
         return self.links[-1]
+
+    def change(self) -> None:
+        """Let those who wait for a start or for a filing look again."""
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
 
     @property
     def now(self) -> SimulatedLink:

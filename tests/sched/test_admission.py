@@ -51,7 +51,7 @@ def test_prompts_beyond_the_bound_wait_for_the_next_tick_in_their_order(monkeypa
 
 def test_a_warm_prompt_counts_whole_for_its_history_is_handed_over_too(monkeypatch):
     monkeypatch.setattr(schedule, "MAX_ADMITTED_BYTES", 4 * 100)
-    scheduler = Scheduler(options=Options(lanes=LANES))
+    scheduler = Scheduler(options=Options(lanes=LANES, speculate="prompt-lookup"))
     scheduler.submit(job(1, 90))
     plan = scheduler.plan()
     scheduler.settle(
