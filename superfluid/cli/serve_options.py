@@ -147,8 +147,8 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         type=click.Choice(options.SPECULATE),
         default="auto",
         show_default=True,
-        help="Guess tokens from the session's own text and verify several in one step, where that pays. auto does so where "
-        "it cannot change the reply (exact rows); prompt-lookup also where the last bits of a reply may differ.",
+        help="Guess tokens from the session's own text and verify several in one step, where that pays. auto does so "
+        "where it cannot change the reply (exact rows); prompt-lookup also where the last bits of a reply may differ.",
     ),
     _cache(
         "--pressure-high",
