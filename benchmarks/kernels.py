@@ -1,6 +1,6 @@
-"""What an attention kernel and a build of the engine do to speed and to exactness, side by side.
+"""What attention kernels, kernels of products and builds of the engine do to speed and to exactness, side by side.
 
-    python -m benchmarks.kernels [MODEL...] [--other PYTHON] [--rounds N] [--threads N] [--exact]
+    python -m benchmarks.kernels [MODEL...] [--other PYTHON] [--plain] [--rounds N] [--threads N] [--exact]
 
 Each build is a process that holds the model; rounds go through all variants in turns, so that whatever else the machine
 does meets all of them, and of each number the fastest round counts. PYTHON is an interpreter whose llama-cpp-python was
@@ -38,7 +38,7 @@ STEPS = 12
 
 @dataclass(kw_only=True)
 class Variant:
-    """A build with an attention kernel, and what was measured of it: tokens a second by name of the number."""
+    """A build, its kernels and an attention kernel, and what was measured of it: tokens a second by name of the number."""
 
     build: str
     flash: str
@@ -68,8 +68,8 @@ def answer() -> None:
     from superfluid.worker.llama.library import build
     from superfluid.worker.llama.model import Model
 
-    path, threads = Path(sys.argv[1]), int(sys.argv[2])
-    with closing(Model(path, vocab_only=False)) as model:
+    path, threads, kernels = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    with closing(Model(path, vocab_only=False, plain=kernels == "plain")) as model:
         print(json.dumps(build()), flush=True)
         for line in sys.stdin:
             question = json.loads(line)
@@ -126,15 +126,17 @@ def _steps(context: Any, lanes: int, depth: int, ids: "np.ndarray[Any, Any]") ->
 
 
 @contextmanager
-def holding(python: str, model: Path, threads: int) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def holding(
+    python: str, kernels: str, model: Path, threads: int
+) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """A process that holds *model* in the engine of *python*; also the name of its build."""
-    command = [python, "-c", BOOT, str(model), str(threads)]
+    command = [python, "-c", BOOT, str(model), str(threads), kernels]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdin is not None
         build = "llamafile" if "LLAMAFILE = 1" in child.stdout.readline() else "no llamafile"
         try:
-            yield build, child
+            yield f"{build}, {kernels}", child
         finally:
             child.stdin.close()
 
@@ -142,7 +144,11 @@ def holding(python: str, model: Path, threads: int) -> Iterator[tuple[str, "subp
 def compare(model: Path, pythons: Sequence[str], options: argparse.Namespace) -> list[Variant]:
     """Measure every build with every kernel."""
     with ExitStack() as stack:
-        children = [stack.enter_context(holding(python, model, options.threads)) for python in pythons]
+        children = [
+            stack.enter_context(holding(python, kernels, model, options.threads))
+            for python in pythons
+            for kernels in (("fast", "plain") if options.plain else ("fast",))
+        ]
         variants = [
             Variant(build=build, flash=flash, kv=kv, child=child)
             for build, child in children
@@ -167,7 +173,10 @@ def _round(variant: Variant, depth: int) -> None:
 def table(variants: Sequence[Variant]) -> str:
     """Best rounds, in tokens a second, and in brackets over the first variant's."""
     names = list(variants[0].speeds)
-    lines = [f"| build, kernel, KV | {' | '.join(names)} | exact with |", "|---" * (len(names) + 2) + "|"]
+    lines = [
+        f"| build, kernels, attention, KV | {' | '.join(names)} | exact with |",
+        "|---" * (len(names) + 2) + "|",
+    ]
     for variant in variants:
         cells = [
             f"{max(variant.speeds[name]):.1f} ({max(variant.speeds[name]) / max(variants[0].speeds[name]):.2f})"
@@ -186,6 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="*", default=[EMBEDDED])
     parser.add_argument("--other", help="an interpreter with another build of the engine")
+    parser.add_argument("--plain", action="store_true", help="also with plain kernels of products")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--depth", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=2)

@@ -27,8 +27,15 @@ from superfluid.worker.messages import Load
 PROGRESS_SECONDS: Final = 2.0
 """A measurement says how far it is, this often."""
 
-EXACT_CONTEXTS: Final = (("on", "q8_0"), ("on", "bf16"))
-"""Attention kernel and KV type of other contexts that were seen to be exact."""
+EXACT_CONTEXTS: Final = (
+    ("plain", "off", "f16"),
+    ("fast", "on", "q8_0"),
+    ("fast", "on", "bf16"),
+    ("plain", "on", "q8_0"),
+    ("plain", "on", "bf16"),
+)
+"""Other contexts that were seen to be exact, the likeliest and cheapest first: kernels of products with weights,
+attention kernel, KV type."""
 
 _log = structlog.get_logger(target=__name__)
 
@@ -164,9 +171,9 @@ class Measuring:
         """The cheapest context that is exact."""
         prober = await self._identity()
         others = [
-            replace(load, flash_attn=flash, kv_type=kv)
-            for flash, kv in (("off", load.kv_type), *EXACT_CONTEXTS)
-            if self._config.flash_attn in {"auto", flash} and (flash, kv) != (load.flash_attn, load.kv_type)
+            replace(load, kernels=kernels, flash_attn=flash, kv_type=kv)
+            for kernels, flash, kv in EXACT_CONTEXTS
+            if self._config.flash_attn in {"auto", flash}
         ]
         chosen, why_not = await prober.tactic([load, *others])
         if chosen is None or chosen.tactic is None:
@@ -180,10 +187,12 @@ class Measuring:
             outputs=tactic.outputs,
             kv=tactic.kv_type,
             flash_attn=tactic.flash_attn,
+            kernels=tactic.kernels,
             cost=round(cost, 2),
         )
         return replace(
             load,
+            kernels=tactic.kernels,
             flash_attn=tactic.flash_attn,
             kv_type=tactic.kv_type,
             exact_rows=tactic.rows,

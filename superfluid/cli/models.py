@@ -83,7 +83,7 @@ def _exactness(found: "Capability") -> str:
     tactic = found.tactic
     if tactic is None or found.exactness is None:
         return str(found.batch_invariant)
-    context = f"flash {tactic.flash_attn}, KV {tactic.kv_type}"
+    context = f"{tactic.kernels} kernels, flash {tactic.flash_attn}, KV {tactic.kv_type}"
     if tactic.rows == 1:
         return f"always, by {context} itself"
     return f"by {tactic.rows} rows for one ({context}); a step takes {found.exactness.cost:.2f} times as long"

@@ -50,6 +50,7 @@ class Identity:
         model: digest of the file's content.
         library: the engine's build, with the CPU features that it uses.
         cpu: the processor's name and a digest of its features.
+        kernels: ``fast`` or ``plain``, of products with weights.
         flash_attn: ``off`` or ``on``; ``auto`` for what does not depend on it.
     """
 
@@ -58,6 +59,7 @@ class Identity:
     cpu: str
     threads: int
     n_ubatch: int
+    kernels: str
     flash_attn: str
     kv_type: str
 
@@ -153,6 +155,7 @@ class Exactness:
 class Tactic:
     """How a context is to be made and filled so that rows are exact."""
 
+    kernels: str
     flash_attn: str
     kv_type: str
     rows: int
@@ -193,6 +196,7 @@ class Capability:
         if found is None:
             return None
         return Tactic(
+            kernels=self.identity.kernels,
             flash_attn=self.identity.flash_attn,
             kv_type=self.identity.kv_type,
             rows=found.rows,
@@ -263,7 +267,10 @@ def from_json(text: str | bytes) -> Capability | None:
 
 
 def _read_identity(record: Mapping[str, Any]) -> Identity:
-    texts = {name: _field(record, name, str) for name in ("model", "library", "cpu", "flash_attn", "kv_type")}
+    texts = {
+        name: _field(record, name, str)
+        for name in ("model", "library", "cpu", "kernels", "flash_attn", "kv_type")
+    }
     return Identity(**texts, threads=_count(record, "threads"), n_ubatch=_count(record, "n_ubatch"))
 
 

@@ -95,7 +95,7 @@ class Prober:
                 break
         chosen = choose_tactic(known)
         reasons = (
-            f"{load.kv_type} with flash attention {load.flash_attn}: {one.batch_invariant}"
+            f"{load.kv_type} with flash attention {load.flash_attn} and {load.kernels} kernels: {one.batch_invariant}"
             for load, one in zip(loads, known, strict=False)
         )
         return chosen, "" if chosen else "; ".join(reasons)

@@ -17,6 +17,7 @@ from superfluid.core.plan import Admit, JobResult, JobState, Move, MoveKind, Pla
 from superfluid.worker.messages import (
     CUTS,
     FLASH_ATTENTION,
+    KERNELS,
     KV_TYPES,
     PROBES,
     Cancel,
@@ -286,12 +287,15 @@ def _load(r: _Reader) -> Load:
         threads=r.uint(16),
         flash_attn=r.text(),
         kv_type=r.text(),
+        kernels=r.text(),
         exact_rows=r.uint(16),
         exact_outputs=r.uint(16),
         probe=r.text(),
     )
-    if load.flash_attn not in FLASH_ATTENTION or load.kv_type not in KV_TYPES or load.probe not in PROBES:
-        raise MessageError("no such attention kernel, KV type or probe")
+    if load.flash_attn not in FLASH_ATTENTION or load.kv_type not in KV_TYPES:
+        raise MessageError("no such attention kernel or KV type")
+    if load.kernels not in KERNELS or load.probe not in PROBES:
+        raise MessageError("no such kernels or probe")
     return load
 
 
@@ -320,7 +324,7 @@ _Builders: TypeAlias = dict[int, tuple[int, Callable[[_Reader], _M]]]
 """Of each tag: how many fields the message has, and what makes it of them."""
 
 _TO_WORKER: Final[_Builders[ToWorker]] = {
-    0: (11, _load),
+    0: (12, _load),
     1: (7, _plan),
     2: (1, lambda r: Cancel(job=r.uint())),
     3: (1, lambda r: Interrupt(plan_id=r.uint())),

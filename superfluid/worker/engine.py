@@ -61,7 +61,7 @@ class Engine:
             cuts=context.cuts,
             settings=clip(
                 f"n_seq={context.n_seq} n_ctx={context.n_ctx} kv={load.kv_type} flash={load.flash_attn} "
-                f"exact_rows={load.exact_rows}/{load.exact_outputs} library={build()}"
+                f"kernels={load.kernels} exact_rows={load.exact_rows}/{load.exact_outputs} library={build()}"
             ),
         )
 
@@ -72,7 +72,9 @@ class Engine:
         Raises:
             ModelError: names the path and the cause.
         """
-        model = Model(Path(load.model_path), vocab_only=False, on_progress=on_progress)
+        model = Model(
+            Path(load.model_path), vocab_only=False, plain=load.kernels == "plain", on_progress=on_progress
+        )
         try:
             return cls(model, load)
         except BaseException:

@@ -34,6 +34,7 @@ def identity(load: Load, *, model: str) -> Identity:
         cpu=cpu(_cpuinfo()),
         threads=load.threads,
         n_ubatch=load.n_ubatch,
+        kernels=load.kernels,
         flash_attn=load.flash_attn,
         kv_type=load.kv_type,
     )

@@ -13,6 +13,8 @@ from superfluid.core.limits import MAX_LINK_TEXT_BYTES
 from superfluid.core.plan import Plan, Result
 
 FLASH_ATTENTION: Final = ("off", "on", "auto")
+KERNELS: Final = ("fast", "plain")
+"""The library's own choice for each shape of a product; one row at a time, whatever its neighbours."""
 KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0")
 EXACT_ASIDE: Final = "exact-aside"
 PROBES: Final = ("", "attention", "exact", EXACT_ASIDE)
@@ -35,6 +37,8 @@ class Load:
         n_batch: most rows in one call of the engine; n_ubatch: most rows in one of its graphs.
         flash_attn: one of ``FLASH_ATTENTION``. Off is the fastest on a CPU with F16 (measured).
         kv_type: one of ``KV_TYPES``.
+        kernels: one of ``KERNELS``, for products with quantised weights. Plain decodes as fast and computes prompts more
+            slowly; its rows depend on their shape far less. Fixed by the first model that a process loads.
         exact_rows: the rows that a sequence of an exact job has in one micro-batch are made a multiple of this.
         exact_outputs: so are, of these, the rows whose logits are computed: a divisor of *exact_rows*. The model's last
             layer has rows for them alone, and picks its kernel by their number.
@@ -49,6 +53,7 @@ class Load:
     threads: int = 2
     flash_attn: str = "off"
     kv_type: str = "f16"
+    kernels: str = "fast"
     exact_rows: int = 1
     exact_outputs: int = 1
     probe: str = ""

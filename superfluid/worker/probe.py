@@ -52,7 +52,12 @@ def probe(load: Load, report: Report) -> str:
     """
     half = 0.5
     with closing(
-        Model(Path(load.model_path), vocab_only=False, on_progress=lambda f: report(f * half))
+        Model(
+            Path(load.model_path),
+            vocab_only=False,
+            plain=load.kernels == "plain",
+            on_progress=lambda f: report(f * half),
+        )
     ) as model:
 
         def measured(share: float) -> None:

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from superfluid.app.config import ServeConfig
-from superfluid.app.measuring import Measuring, cache_directory
+from superfluid.app.measuring import EXACT_CONTEXTS, Measuring, cache_directory
 from superfluid.core.capability import Capability, Exactness, Identity, KernelTime, Trial
 from superfluid.core.errors import StartError
 from superfluid.worker.messages import Load
@@ -16,7 +16,9 @@ from superfluid_protocol import request, response
 from tests.tiny_gguf import write_tiny_gguf
 
 LOAD = Load(model_path="m.gguf", n_ctx=2048, n_seq=4)
-IDENTITY = Identity(model="m", library="l", cpu="c", threads=2, n_ubatch=512, flash_attn="off", kv_type="f16")
+IDENTITY = Identity(
+    model="m", library="l", cpu="c", threads=2, n_ubatch=512, kernels="fast", flash_attn="off", kv_type="f16"
+)
 TIMES = (
     KernelTime(flash_attn="off", depth=500, first_us=100, deep_us=200),
     KernelTime(flash_attn="on", depth=500, first_us=50, deep_us=250),
@@ -66,7 +68,7 @@ class Prober:
         return self._found
 
     async def tactic(self, loads):
-        self.tried = [(load.flash_attn, load.kv_type) for load in loads]
+        self.tried = [(load.kernels, load.flash_attn, load.kv_type) for load in loads]
         return self._chosen
 
 
@@ -114,7 +116,7 @@ async def test_an_exact_daemon_takes_the_context_that_was_chosen():
     load = (await one.prepare()).load
 
     assert (load.flash_attn, load.kv_type, load.exact_rows, load.exact_outputs) == ("on", "bf16", 2, 2)
-    assert prober.tried == [("off", "f16"), ("on", "q8_0"), ("on", "bf16")]
+    assert prober.tried == [("fast", "off", "f16"), *EXACT_CONTEXTS]
     assert (await one.exactness()).batch_invariant is True
     assert one.capability.attention == TIMES
     assert prober.measured == []
@@ -122,7 +124,10 @@ async def test_an_exact_daemon_takes_the_context_that_was_chosen():
 
 @pytest.mark.parametrize(
     ("kernel", "contexts"),
-    [("off", [("off", "f16")]), ("on", [("on", "f16"), ("on", "q8_0"), ("on", "bf16")])],
+    [
+        ("off", [("fast", "off", "f16"), ("plain", "off", "f16")]),
+        ("on", [("fast", "on", "f16"), *(one for one in EXACT_CONTEXTS if one[1] == "on")]),
+    ],
 )
 async def test_other_contexts_have_the_kernel_that_was_asked_for(kernel, contexts):
     prober = Prober(chosen=(known(1), ""))

@@ -10,7 +10,9 @@ from superfluid.cli.models import describe
 from superfluid.core.capability import Capability, Exactness, Identity, KernelTime, Trial, to_json
 from tests.tiny_gguf import write_tiny_gguf
 
-IDENTITY = Identity(model="m", library="l", cpu="c", threads=2, n_ubatch=512, flash_attn="off", kv_type="f16")
+IDENTITY = Identity(
+    model="m", library="l", cpu="c", threads=2, n_ubatch=512, kernels="fast", flash_attn="off", kv_type="f16"
+)
 SERVED = {
     "name": "tiny",
     "path": "tiny.gguf",
@@ -47,10 +49,10 @@ def test_a_model_that_was_measured():
 
     assert lines(found)[2:] == [
         "  attention, flash off: a step takes 1.5 ms, 2.5 ms 500 tokens later",
-        "  exact replies: by 2 rows for one (flash off, KV f16); a step takes 1.50 times as long",
+        "  exact replies: by 2 rows for one (fast kernels, flash off, KV f16); a step takes 1.50 times as long",
     ]
     assert lines(replace(found, exactness=exactness(1)))[-1] == (
-        "  exact replies: always, by flash off, KV f16 itself"
+        "  exact replies: always, by fast kernels, flash off, KV f16 itself"
     )
 
 

@@ -24,7 +24,14 @@ from superfluid.core.capability import (
 )
 
 IDENTITY = Identity(
-    model="abc", library="lib 1", cpu="cpu (f)", threads=2, n_ubatch=512, flash_attn="off", kv_type="f16"
+    model="abc",
+    library="lib 1",
+    cpu="cpu (f)",
+    threads=2,
+    n_ubatch=512,
+    kernels="fast",
+    flash_attn="off",
+    kv_type="f16",
 )
 TIMES = (
     KernelTime(flash_attn="off", depth=500, first_us=10_000, deep_us=12_000),
@@ -73,7 +80,7 @@ def test_the_first_padding_that_gave_the_same_bits_is_the_tactic():
     found = capability(PLAIN, PADDED)
 
     assert found.batch_invariant is True
-    assert found.tactic == Tactic(flash_attn="off", kv_type="f16", rows=2, outputs=1)
+    assert found.tactic == Tactic(kernels="fast", flash_attn="off", kv_type="f16", rows=2, outputs=1)
     assert found.exactness.cost == 1.6
     assert found.exactness.why_not() == ""
 
@@ -139,7 +146,13 @@ def test_a_record_says_what_people_ask():
     record = json.loads(to_json(capability(PLAIN, PADDED)))
 
     assert record["batch_invariant"] is True
-    assert record["tactic"] == {"flash_attn": "off", "kv_type": "f16", "rows": 2, "outputs": 1}
+    assert record["tactic"] == {
+        "kernels": "fast",
+        "flash_attn": "off",
+        "kv_type": "f16",
+        "rows": 2,
+        "outputs": 1,
+    }
     assert record["cost"] == 1.6
     assert record["exactness"]["shapes"] == list(SHAPES)
 
@@ -203,6 +216,7 @@ def test_every_part_of_an_identity_makes_another_key():
             ("cpu", "x"),
             ("threads", 3),
             ("n_ubatch", 1),
+            ("kernels", "plain"),
             ("flash_attn", "on"),
             ("kv_type", "q8_0"),
         ]

@@ -12,7 +12,14 @@ from superfluid.worker.messages import EXACT_ASIDE, Load
 
 LOAD = Load(model_path="m.gguf", n_ctx=512, n_seq=4)
 NOBODY = Identity(
-    model="", library="other", cpu="other", threads=9, n_ubatch=9, flash_attn="off", kv_type="f16"
+    model="",
+    library="other",
+    cpu="other",
+    threads=9,
+    n_ubatch=9,
+    kernels="fast",
+    flash_attn="off",
+    kv_type="f16",
 )
 TIMES = tuple(
     KernelTime(flash_attn=flash, depth=500, first_us=10, deep_us=20 + 5 * (flash == "on"))
@@ -237,5 +244,9 @@ async def test_without_a_tactic_every_context_says_why(make):
     chosen, why_not = await make(probe).tactic(CONTEXTS)
 
     assert chosen is None
-    for words in ("f16 with flash attention off: rows", "gone", "bf16 with flash attention on: too slow"):
+    for words in (
+        "f16 with flash attention off and fast kernels: rows",
+        "gone",
+        "on and fast kernels: too slow",
+    ):
         assert words in why_not

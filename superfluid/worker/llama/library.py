@@ -15,7 +15,7 @@ import llama_cpp.llama_cpp as lib
 
 from superfluid.core.limits import ENGINE_LOG_LINES
 
-__all__ = ["build", "complaints", "forget_complaints", "lib", "tokenize_briefly"]
+__all__ = ["build", "complaints", "compute_plainly", "forget_complaints", "lib", "tokenize_briefly"]
 
 _WARN: Final = 3
 _ERROR: Final = 4
@@ -52,6 +52,12 @@ def build() -> str:
     engine = lib.llama_version().decode(errors="replace")
     features = lib.llama_print_system_info().decode(errors="replace")
     return f"llama-cpp-python {version('llama-cpp-python')}, llama.cpp {engine}, {features.strip(' |')}"
+
+
+def compute_plainly() -> None:
+    """Have products of eight rows and more computed as those of fewer are. Before the first one of the process, in which
+    the library looks for it."""
+    os.environ["GGML_CPU_TILED_MM"] = "0"
 
 
 def _keeping_the_lock(function: Any) -> Any:  # noqa: ANN401 - ctypes functions

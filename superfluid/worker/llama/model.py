@@ -11,7 +11,7 @@ import xxhash
 
 from superfluid.core.errors import ModelError
 from superfluid.core.limits import MIB
-from superfluid.worker.llama.library import complaints, forget_complaints, lib
+from superfluid.worker.llama.library import complaints, compute_plainly, forget_complaints, lib
 
 _GGUF_MAGIC: Final = b"GGUF"
 _POINTER_PREFIX: Final = b"version https://git-lfs"
@@ -26,6 +26,7 @@ class Model:
         path: the model file.
         vocab_only: load no weights. Such a model must not be asked for its layers or heads: llama.cpp aborts the
             process then.
+        plain: compute products with quantised weights one row at a time (``messages.KERNELS``).
         on_progress: called from this thread with the share that is loaded.
 
     Raises:
@@ -33,11 +34,19 @@ class Model:
     """
 
     def __init__(
-        self, path: Path, *, vocab_only: bool, on_progress: Callable[[float], None] | None = None
+        self,
+        path: Path,
+        *,
+        vocab_only: bool,
+        plain: bool = False,
+        on_progress: Callable[[float], None] | None = None,
     ) -> None:
         check_file(path)
         params = lib.llama_model_default_params()
         params.vocab_only = vocab_only
+        if plain:
+            compute_plainly()
+            params.use_extra_bufts = False  # where repacked weights would lie
         if on_progress is not None:
             # Held until the load is over: ctypes would free it, and llama.cpp jump into nothing.
             params.progress_callback = _progress_callback(on_progress)
