@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from superfluid.core.evict import Candidate, victims
+from superfluid.core.evict import Candidate, to_evict, victims
 from superfluid.core.ids import TokenIds
 from superfluid.core.options import Pool
 from superfluid.core.pins import Pins
@@ -173,6 +173,11 @@ class Cache:
         """Whether something else near holds all that *entry* does."""
         return any(self._covers(other, entry, shared) for other, shared in self._others(entry))
 
+    @property
+    def cells(self) -> int:
+        """Cells of the pool."""
+        return self.sequences * self.pool.n_ctx
+
     def used_cells(self) -> int:
         """Cells of the pool that hold something."""
         return sum(slot.held for slot in self.slots)
@@ -213,6 +218,16 @@ class Cache:
         self._unlist(slot)
         slot.stream = array("I")
         slot.held = slot.exact = slot.target = 0
+
+    def occupy(
+        self, seq: int, job: int, stream: TokenIds, *, namespace: int, held: int, exact: int, used: int
+    ) -> None:
+        """A sequence is a job's lane now: it holds the first positions of the job's *stream*, and will hold all."""
+        slot = self.slots[seq]
+        self._unlist(slot)
+        slot.namespace, slot.stream, slot.held, slot.exact = namespace, array("I", stream), held, exact
+        slot.job, slot.target, slot.used = job, len(stream), used
+        self.put(slot)
 
     def seed(self, slot: Entry, source: Entry, length: int) -> None:
         """Make *slot* hold the first positions of *source*."""
@@ -330,18 +345,20 @@ class Cache:
             self.forget(entry)
         return [Move(kind=MoveKind.DROP, entry=entry.key) for entry in entries]
 
-    def relieve(self, need: int) -> list[Move]:
-        """Free so many cells of the pool, as far as idle sequences hold them."""
+    def relieve(self, high_pct: int, low_pct: int) -> list[Move]:
+        """Bring the pool from its high watermark down to its low one, as far as idle sequences hold it."""
         moves: list[Move] = []
-        for victim in victims(self._candidates(Place.POOL), need):
+        need = to_evict(self.used_cells(), self.cells, high_pct, low_pct)
+        for victim in victims(self._candidates(Place.POOL), need) if need else ():
             slot = self.slots[victim.key]
             moves.extend(self.demote(slot))
             moves.append(Move(kind=MoveKind.CLEAR, seq=slot.key))
         return moves
 
-    def host_candidates(self) -> list[Candidate]:
-        """What could go of host memory."""
-        return self._candidates(Place.HOST)
+    def shrink(self, percent: int) -> list[Move]:
+        """Give up a share of what host memory holds."""
+        chosen = victims(self._candidates(Place.HOST), self.host_used * percent // 100)
+        return self.drop([self.entries[victim.key] for victim in chosen])
 
     def _candidates(self, place: Place) -> list[Candidate]:
         pinned = self.pinned()

@@ -8,6 +8,10 @@ Conversations part where messages end, mostly near the end: there the checkpoint
 from collections.abc import Iterable
 from typing import Final
 
+from superfluid.core.cache import Cache
+from superfluid.core.job import Job
+from superfluid.core.plan import Move
+
 LEAST_DISTANCE: Final = 64
 """Positions between the last two checkpoints of a prompt: computing that many again costs less than half a second."""
 
@@ -38,3 +42,15 @@ def stops(start: int, length: int, boundaries: Iterable[int]) -> list[int]:
             found.append(boundary)
             last, distance = boundary, distance * GROWTH
     return found[::-1]
+
+
+def save(cache: Cache, running: Iterable[Job]) -> list[Move]:
+    """Keep the state of the jobs whose prefill has paused for that; returns the moves that do it."""
+    moves: list[Move] = []
+    for job in running:
+        if job.stops and job.stored >= job.stops[0]:
+            job.stops = [stop for stop in job.stops if stop > job.stored]
+            slot = cache.slots[job.seq]
+            if slot.held == job.stored and not cache.covered(slot):
+                moves.extend(cache.save(slot)[1])
+    return moves

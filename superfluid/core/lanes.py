@@ -24,6 +24,12 @@ def held_back(running: Collection[Job], tick: int, divisor: int) -> frozenset[in
     return frozenset(job.id for job in background if job.urgency == numbers.Qos.BACKGROUND)
 
 
+def drafts(speculate: str, *, exact: bool) -> bool:
+    """Whether a job's tokens may be guessed: by itself only where a guess cannot change the reply. Where rows are not
+    *exact*, one that is verified beside others may differ in its last bits from one that is computed alone."""
+    return exact if speculate == "auto" else speculate == "prompt-lookup"
+
+
 def admission(job: Job, stream: TokenIds, start: int, *, draft: bool) -> Admit:
     """What a worker is told of a job that goes on at position *start* of its stream."""
     return Admit(

@@ -13,25 +13,24 @@ While it is in the queue a job may wait for more than a lane: for a lane that is
 its park file to be read.
 """
 
-from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from superfluid.core import checkpoints, lanes, places
-from superfluid.core.cache import Cache, Entry, Found, Place
+from superfluid.core.cache import Cache, Entry, Found
 from superfluid.core.errors import ContextFull, TooManyInFlight
-from superfluid.core.evict import to_evict, victims
 from superfluid.core.ids import TokenIds, packed
 from superfluid.core.job import Counts, Job, Update
 from superfluid.core.limits import MAX_ADMITTED_BYTES, MAX_QUEUED_GENERATIONS
 from superfluid.core.options import URGENT, Options, Pool
 from superfluid.core.orders import Order
-from superfluid.core.parking import LEAST_FETCHED, Parking
+from superfluid.core.parking import Parking
 from superfluid.core.pins import Granted, Pins
 from superfluid.core.plan import FINISHED, Admit, JobResult, JobState, Move, Plan, Result
 from superfluid.core.queues import Queues
+from superfluid.core.seeding import Seeding
 from superfluid.core.sizing import Sizing
 from superfluid_protocol import numbers
 
@@ -56,6 +55,7 @@ class Scheduler:
     queues: Queues = field(init=False)
     cache: Cache = field(init=False)
     parking: Parking = field(init=False)
+    seeding: Seeding = field(init=False)
     sizing: Sizing = field(init=False)
     counts: Counts = field(default_factory=Counts)
     running: dict[int, Job] = field(default_factory=dict)
@@ -73,6 +73,13 @@ class Scheduler:
         self.queues = Queues(starvation_ticks=options.starvation_ticks)
         self.cache = Cache(sequences=options.sequences, pins=Pins(0))
         self.parking = Parking(cache=self.cache, budget=options.park_bytes, lossy=options.park_lossy)
+        self.seeding = Seeding(
+            cache=self.cache,
+            parking=self.parking,
+            running=self.running,
+            counts=self.counts,
+            coalesce_min=options.coalesce_min,
+        )
         self.sizing = Sizing(options=options)
 
     def open(self, pool: Pool) -> None:
@@ -83,7 +90,7 @@ class Scheduler:
     @property
     def cells(self) -> int:
         """Cells of the pool."""
-        return self.options.sequences * self.cache.pool.n_ctx
+        return self.cache.cells
 
     @property
     def orders(self) -> list[Order]:
@@ -119,7 +126,7 @@ class Scheduler:
         """
         job = self.queues.remove(job_id)
         if job is not None:
-            self._unpromise(job)
+            self.seeding.let_go(job)
             return True
         if job_id in self.running:
             self.cancelled.add(job_id)
@@ -129,7 +136,7 @@ class Scheduler:
         """Take all waiting jobs out."""
         jobs = self.queues.clear()
         for job in jobs:
-            self._unpromise(job)
+            self.seeding.let_go(job)
         return jobs
 
     def reclass(self, job_id: int, qos: int) -> None:
@@ -164,10 +171,10 @@ class Scheduler:
             job.urgency = job.qos
         self._pause_background()
         self._moves.extend(self.parking.save_wanted())
-        self._save_checkpoints()
+        self._moves.extend(checkpoints.save(self.cache, self.running.values()))
         admits = list(self._fill_lanes())
         admits.extend(self._take_lanes({admit.job for admit in admits}))
-        self._relieve()
+        self._moves.extend(self.cache.relieve(self.options.pressure_high, self.options.pressure_low))
         if not self.running and not self._moves:
             return None
         self.tick += 1
@@ -216,9 +223,7 @@ class Scheduler:
         for job in waiting:
             job.fetching = 0
             if entry is not None:
-                self._unpromise(job)  # a longer file than the one that was read for it before
-                entry.promises += 1
-                job.promised = entry.key
+                self.seeding.promise(job, entry)
         if entry is not None:
             entry.promises -= 1  # that of the reading itself
             entry.used = self.tick
@@ -249,10 +254,9 @@ class Scheduler:
 
     def drop_host(self, percent: int) -> bool:
         """Give up a share of host memory, for the sake of others. Whether anything goes, with the next plan."""
-        need = self.cache.host_used * percent // 100
-        chosen = victims(self.cache.host_candidates(), need)
-        self._moves.extend(self.cache.drop([self.cache.entries[victim.key] for victim in chosen]))
-        return bool(chosen)
+        moves = self.cache.shrink(percent)
+        self._moves.extend(moves)
+        return bool(moves)
 
     # -- admission ----------------------------------------------------------------------------------
 
@@ -260,7 +264,7 @@ class Scheduler:
         """Jobs for the lanes that are free."""
         if len(self.running) >= self.options.lanes:
             return
-        for job in list(islice(self.queues.order(self.tick), EXAMINED_JOBS)):
+        for job in self._first(self.queues.order(self.tick)) | self._first(self.queues.urgent(URGENT)):
             if len(self.running) >= self.options.lanes:
                 return
             found = self._ready(job)
@@ -270,7 +274,7 @@ class Scheduler:
     def _take_lanes(self, admitted: set[int]) -> Iterator[Admit]:
         """Urgent jobs that found every lane busy: each takes that of the least urgent job. One that was *admitted* to it
         just now has waited so long that it comes first, at least for this tick."""
-        for job in list(islice(self.queues.urgent(URGENT), EXAMINED_JOBS)):
+        for job in self._first(self.queues.urgent(URGENT)):
             victim = self._victim(job.qos, admitted)
             if victim is None:
                 return
@@ -278,73 +282,46 @@ class Scheduler:
                 self._preempt(victim)
                 admitted.add(job.id)
                 # Looked for only now: what the victim held lies idle.
-                yield self._admit(job, self._find(job, near=True))
+                yield self._admit(job, self.seeding.find(job, near=True))
+
+    def _first(self, queued: Iterable[Job]) -> dict[Job, None]:
+        """The first jobs that are worth a search of the prefix index: those that may not run would hide the others."""
+        return dict.fromkeys(islice(filter(self._may_run, queued), EXAMINED_JOBS))
+
+    def _may_run(self, job: Job) -> bool:
+        """Whether nothing but its prompt stands between a job and a lane."""
+        cap = self.options.class_lanes[job.qos]
+        if cap and sum(other.qos == job.qos for other in self.running.values()) >= cap:
+            return False
+        paused = job.qos == numbers.Qos.BACKGROUND and self.background_divisor == 0
+        return not job.fetching and not paused
 
     def _ready(self, job: Job) -> Found | None:
         """What is held of a job's prompt, if it can have a lane now."""
-        cap = self.options.class_lanes[job.qos]
-        if cap and sum(other.qos == job.qos for other in self.running.values()) >= cap:
+        if not self._may_run(job):
             return None
-        if job.fetching or (job.qos == numbers.Qos.BACKGROUND and self.background_divisor == 0):
-            return None
-        found = self._find(job)
-        if found.leader is not None and self._is_worth_waiting(found, found.leader):
-            self._follow(job, found.leader, found.pending)
-            return None
-        if found.entry is not None and found.entry.place is Place.PARK:
-            near = self._fetch(job, found.entry, found.length)
-            if near is None:
-                return None
-            found = near
+        found, moves = self.seeding.ready(job, self.tick)
+        self._moves.extend(moves)
         # The first one always fits: it was submitted.
         if self._room < MAX_ADMITTED_BYTES and _size(job.prompt) > self._room:
             return None
         return found
 
-    def _find(self, job: Job, *, near: bool = False) -> Found:
-        if job.cold:
-            return Found()
-        return self.cache.find(job.stream, job.namespace, exact=job.exact, near=near)
-
-    def _is_worth_waiting(self, found: Found, leader: int) -> bool:
-        """Whether a job waits for what a lane is computing. Where that one is furthest itself, to the last row: else all
-        that wait would compute the end of it, each for itself."""
-        least, gain = self.options.coalesce_min, found.pending - found.length
-        if not least or found.pending < least or gain <= 0:
-            return False
-        return gain >= least or self.cache.slots[self.running[leader].seq].held >= found.length
-
-    def _follow(self, job: Job, leader: int, pending: int) -> None:
-        """Wait until another lane has computed what this job begins with, too."""
-        leading = self.running[leader]
-        leading.urgency = min(leading.urgency, job.qos)
-        if not job.behind:
-            self.counts.coalesced += 1
-        job.behind = leader
-        if not self.cache.pool.cuts_freely and pending not in leading.stops and pending > leading.stored:
-            leading.stops = sorted([*leading.stops, pending])
-
-    def _fetch(self, job: Job, file: Entry, length: int) -> Found | None:
-        """Have a park file read, if it is worth that: None. Otherwise what is nearer has to do."""
-        near = self._find(job, near=True)
-        if length - near.length >= LEAST_FETCHED:
-            file.used = self.tick
-            job.fetching, moves = self.parking.fetch(file)
-            self._moves.extend(moves)
-        return None if job.fetching else near
-
     def _admit(self, job: Job, found: Found) -> Admit:
         self.queues.remove(job.id)
         placement = places.place(self.cache, found)
-        self._count_admission(job, found.entry if placement.start else None)
-        self._unpromise(job)
+        self.seeding.admitted(job, found.entry if placement.start else None)
         self._moves.extend(placement.moves)
         stream, start = job.stream, placement.start
-        slot = self.cache.slots[placement.seq]
-        self.cache.clear(slot)
-        slot.namespace, slot.stream, slot.held = job.namespace, array("I", stream), start
-        slot.exact, slot.job, slot.target, slot.used = placement.exact, job.id, len(stream), self.tick
-        self.cache.put(slot)
+        self.cache.occupy(
+            placement.seq,
+            job.id,
+            stream,
+            namespace=job.namespace,
+            held=start,
+            exact=placement.exact,
+            used=self.tick,
+        )
         if placement.source:
             self.cache.entries[placement.source].used = self.tick
         job.seq, job.source, job.behind = placement.seq, placement.source, 0
@@ -355,28 +332,8 @@ class Scheduler:
             job.stops = checkpoints.stops(start, len(stream), job.boundaries)
         self.running[job.id] = job
         self._room -= _size(stream)
-        return lanes.admission(job, stream, start, draft=self._drafts(job))
-
-    def _drafts(self, job: Job) -> bool:
-        """Whether a job's tokens may be guessed: by itself only where a guess cannot change the reply. Where rows are not
-        exact, one that is verified beside others may differ in its last bits from one that is computed alone."""
-        if self.options.speculate == "auto":
-            return job.exact or self.cache.pool.exact
-        return self.options.speculate == "prompt-lookup"
-
-    def _count_admission(self, job: Job, source: Entry | None) -> None:
-        if source is None:
-            self.counts.cold_admissions += 1
-        elif job.promised and source.key == job.promised:
-            self.counts.resumes["park"] += 1
-        else:
-            self.counts.resumes[source.place.name.lower()] += 1
-
-    def _unpromise(self, job: Job) -> None:
-        entry = self.cache.entries.get(job.promised) if job.promised else None
-        if entry is not None:
-            entry.promises -= 1
-        job.promised = 0
+        exact = job.exact or self.cache.pool.exact
+        return lanes.admission(job, stream, start, draft=lanes.drafts(self.options.speculate, exact=exact))
 
     # -- lanes are taken and held back --------------------------------------------------------------
 
@@ -403,23 +360,6 @@ class Scheduler:
                     self._preempt(job)
 
     # -- what KV is kept ----------------------------------------------------------------------------
-
-    def _save_checkpoints(self) -> None:
-        """Of models that cannot cut: keep the state where a prefill has paused for that."""
-        for job in self.running.values():
-            if job.stops and job.stored >= job.stops[0]:
-                job.stops = [stop for stop in job.stops if stop > job.stored]
-                slot = self.cache.slots[job.seq]
-                if slot.held == job.stored and not self.cache.covered(slot):
-                    _, moves = self.cache.save(slot)
-                    self._moves.extend(moves)
-
-    def _relieve(self) -> None:
-        """Keep the pool below its high watermark, where idle sequences allow it."""
-        options = self.options
-        need = to_evict(self.cache.used_cells(), self.cells, options.pressure_high, options.pressure_low)
-        if need:
-            self._moves.extend(self.cache.relieve(need))
 
     def _settle_saved(self, key: int, held: int, size: int) -> None:
         entry = self.cache.entries.get(key)

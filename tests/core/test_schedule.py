@@ -9,7 +9,7 @@ from superfluid.core.cache import Place
 from superfluid.core.errors import TooManyInFlight
 from superfluid.core.options import STARVATION_TICKS
 from superfluid.core.plan import JobResult, JobState, Result
-from superfluid.core.schedule import Job, Options, Scheduler
+from superfluid.core.schedule import EXAMINED_JOBS, Job, Options, Scheduler
 from superfluid.core.sizing import (
     BUSY_TARGET_US,
     DECODE_TARGET_US,
@@ -333,6 +333,44 @@ def test_what_makes_a_seeded_job_is_counted_by_place():
 
     assert bench.scheduler.counts.cold_admissions == 2
     assert bench.scheduler.counts.resumes == {"pool": 1, "host": 1}
+
+
+@pytest.mark.parametrize(("qos", "divisor"), [(2, 1), (3, 0)], ids=["above their cap", "paused"])
+def test_jobs_that_may_not_run_do_not_hide_those_behind_them(qos, divisor):
+    """They have waited so long that all of them rank before the one that comes."""
+    bench = Bench(lanes=2, class_lanes=(0, 0, 1, 0))
+    bench.scheduler.background_divisor = divisor
+    bench.submit(1, ENDLESS, limit=LONG, qos=2)
+    for job in range(2, 2 + EXAMINED_JOBS):
+        bench.submit(job, [job], qos=qos)
+    for _ in range(3 * STARVATION_TICKS):
+        bench.tick()
+    bench.submit(100, [9] * 3, qos=1)
+    bench.tick()
+
+    assert bench.replies[100]
+
+
+def test_jobs_that_wait_for_a_prefill_do_not_hide_an_urgent_one():
+    bench = Bench(lanes=2)
+    for job in range(1, 2 + EXAMINED_JOBS):
+        bench.submit(job, [*[5] * 4000, job])
+    for _ in range(3 * STARVATION_TICKS):
+        bench.tick()
+    assert list(bench.scheduler.running) == [1]
+    bench.submit(100, [9] * 3, qos=0)
+    bench.tick()
+
+    assert bench.replies[100]
+
+
+def test_a_full_pool_is_brought_down_to_its_low_mark_before_anything_runs_into_it():
+    bench = Bench(lanes=1, kept=3, n_ctx=100, pressure_high=50, pressure_low=25)
+    for job in (1, 2, 3):
+        bench.run(job, [job] * 60, limit=5)
+
+    assert bench.scheduler.cache.used_cells() <= 200
+    assert sum(len(kv.tokens) for kv in bench.engine.contents) == bench.scheduler.cache.used_cells()
 
 
 # -- cancel -----------------------------------------------------------------------------------------

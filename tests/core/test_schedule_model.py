@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from superfluid.core import checkpoints, schedule
+from superfluid.core import checkpoints, seeding
 from superfluid.core.options import Options, Pool
 from tests.core.fake_engine import Trouble
 from tests.core.traffic import Traffic
@@ -45,7 +45,7 @@ POOL = {
 def _short_streams_matter():
     """Sessions here are a hundred tokens long: what is worth it for them is set by that."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedule, "LEAST_FETCHED", 8)
+        patch.setattr(seeding, "LEAST_FETCHED", 8)
         patch.setattr(checkpoints, "LEAST_DISTANCE", 6)
         yield
 
