@@ -20,6 +20,9 @@ WARM_SECONDS = 600.0
 """A model may have to be measured before the first reply."""
 END_SECONDS = 30.0
 
+WARM_UP = (1, 2, 3)
+"""Ids of the first session of a daemon that was warmed up."""
+
 
 class Running:
     """A daemon that serves, and can be ended and started again over the same directory.
@@ -59,7 +62,7 @@ class Running:
         """Return once the worker has its model and has computed with it."""
         caller = Caller(self.socket, timeout=WARM_SECONDS)
         session = caller.create(GREEDY)
-        caller.call(request.Append(session=session, text=None, span=(1, 2, 3)))
+        caller.call(request.Append(session=session, text=None, span=WARM_UP))
         caller.send(request.Generate(session=session, max_tokens=1))
         while isinstance(reply := caller.receive(), response.Delta):
             pass
