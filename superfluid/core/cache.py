@@ -259,11 +259,6 @@ class Cache:
         self._count(entry, entry.size)
         self.put(entry)
 
-    def number(self) -> int:
-        """A number for an entry made elsewhere."""
-        self._next += 1
-        return self._next - 1
-
     def forget(self, entry: Entry) -> None:
         """Strike off an entry of host memory, or a park file."""
         self._unlist(entry)

@@ -84,7 +84,9 @@ def test_a_finished_turn_is_saved_sealed_and_let_go():
     drop = park.tick()
     assert [move.kind for move in drop.moves] == [MoveKind.DROP]
     assert park.parked() == {}, "not before it is written"
+    assert park.scheduler.parking.sealing
     park.answer()
+    assert not park.scheduler.parking.sealing
 
     assert park.parked() == {SESSION: 104}
     assert park.scheduler.cache.host_used == 0

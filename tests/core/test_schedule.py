@@ -6,7 +6,7 @@ import pytest
 
 from superfluid.core import schedule
 from superfluid.core.cache import Place
-from superfluid.core.errors import TooManyInFlight
+from superfluid.core.errors import ContextFull, TooManyInFlight
 from superfluid.core.options import STARVATION_TICKS
 from superfluid.core.plan import JobResult, JobState, Result
 from superfluid.core.schedule import EXAMINED_JOBS, Job, Options, Scheduler
@@ -48,6 +48,37 @@ def test_a_full_queue_refuses_and_keeps_what_it_has(monkeypatch):
     with pytest.raises(TooManyInFlight, match=r"^2 generations are waiting already; try again later"):
         bench.submit(3, [3])
     assert bench.waiting() == [1, 2]
+
+
+def test_one_tick_admits_what_fits_a_message_and_a_prompt_beyond_that_is_refused(monkeypatch):
+    monkeypatch.setattr(schedule, "MAX_ADMITTED_BYTES", 4 * 100)
+    bench = Bench(lanes=4)
+    for job, length in ((1, 60), (2, 50), (3, 40)):
+        bench.submit(job, [job] * length)
+    with pytest.raises(ContextFull, match="101 tokens"):
+        bench.submit(4, [4] * 101)
+
+    assert [[admit.job for admit in bench.tick().admit] for _ in range(2)] == [[1, 3], [2]]
+
+
+def test_classes_queue_apart_and_the_higher_one_goes_first():
+    bench = Bench(lanes=1)
+    bench.submit(9, ENDLESS, limit=40, qos=0)
+    bench.tick()
+    for job, qos in ((1, 3), (2, 2), (3, 1), (4, 2)):
+        bench.submit(job, [job], qos=qos)
+
+    assert bench.waiting() == [3, 2, 4, 1]
+    assert [bench.scheduler.queues.depth(qos) for qos in range(4)] == [0, 1, 2, 1]
+    bench.scheduler.tick += STARVATION_TICKS
+    assert bench.waiting() == [3, 2, 4, 1], "each rose by one"
+    bench.scheduler.tick += 2 * STARVATION_TICKS
+    assert bench.waiting() == [1, 2, 3, 4], "all are as urgent as can be"
+    bench.scheduler.reclass(2, 3)
+    bench.scheduler.reclass(9, 1)
+    bench.scheduler.reclass(77, 1)
+    assert bench.scheduler.queues.depth(3) == 2
+    assert bench.scheduler.running[9].qos == 1
 
 
 def test_jobs_come_to_lanes_in_the_order_they_came():
@@ -467,6 +498,79 @@ def test_the_kv_of_a_cancelled_job_is_kept():
 
     assert bench.ends[2].warm == len(bench.stream(1)) - 1
     assert bench.is_whole(2)
+
+
+# -- lanes are taken --------------------------------------------------------------------------------
+
+
+def test_a_chat_takes_the_lane_of_the_least_urgent_job_which_goes_on_later():
+    bench = Bench(lanes=3)
+    bench.submit(1, ENDLESS, limit=50, qos=2)
+    bench.submit(2, [*ENDLESS, 2], limit=50, qos=3)
+    bench.submit(3, [*ENDLESS, 3], limit=50, qos=3, exact=True)
+    bench.tick()
+    bench.submit(4, [4], limit=3, qos=0)
+
+    plan = bench.tick()
+
+    assert plan.retire == (2,)
+    assert [admit.job for admit in plan.admit] == [4]
+    assert bench.waiting() == [2]
+    bench.drain()
+    assert all(bench.is_whole(job) for job in (1, 2, 3, 4))
+    assert bench.ends[2].warm == 0, "as it was admitted first"
+
+
+@pytest.mark.parametrize("kwargs", [{"qos": 0}, {"qos": 2, "exact": True}], ids=["as urgent", "exact"])
+def test_a_lane_that_is_not_taken(kwargs):
+    bench = Bench(lanes=1)
+    bench.submit(1, ENDLESS, limit=50, **kwargs)
+    bench.tick()
+    bench.submit(2, [4], limit=3, qos=0)
+
+    assert not bench.scheduler.joinable(0)
+    assert bench.tick().retire == ()
+    bench.drain()
+    assert bench.is_whole(2)
+
+
+def test_a_lane_that_was_given_in_the_same_plan_is_not_taken():
+    """One that waited for long goes first, and a plan cannot name its sequence twice."""
+    bench = Bench(lanes=1, starvation_ticks=1)
+    bench.submit(1, ENDLESS, limit=60, qos=0)
+    bench.submit(2, [2] * 30, limit=3, qos=3)
+    for _ in range(4):
+        bench.tick()
+    bench.submit(3, [3] * 30, limit=3, qos=0)
+    while 1 not in bench.ends:
+        plan = bench.tick()
+    plan = bench.tick()
+
+    assert [admit.job for admit in plan.admit] == [2]
+    assert [admit.job for admit in bench.tick().admit] == [3]
+    bench.drain()
+    assert bench.is_whole(2)
+
+
+def test_paused_background_jobs_give_their_lanes_up_and_go_on_warm():
+    bench = Bench(lanes=2)
+    bench.submit(1, [*[7] * 40], limit=60, qos=3)
+    bench.submit(2, [*[8] * 40], limit=60, qos=3)
+    bench.tick()
+    bench.scheduler.background_divisor = 0
+    bench.scheduler.cancel(2)
+    plan = bench.scheduler.plan()
+    assert list(bench.scheduler.running) == [2], "it ends anyway"
+    assert plan.retire == (1,)
+    bench.settle(bench.engine.run(plan, Trouble(cancel={2: 1})))
+    assert bench.scheduler.plan() is None
+    bench.scheduler.background_divisor = 1
+    stored = len(bench.stream(1)) - 1
+    (admit,) = bench.tick().admit
+
+    assert (admit.job, admit.start) == (1, stored)
+    bench.drain()
+    assert bench.is_whole(1)
 
 
 # -- cold, failed, lost -----------------------------------------------------------------------------
