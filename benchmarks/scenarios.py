@@ -50,10 +50,18 @@ def run(
     with closing(Prompts(model, random.Random(seed))) as prompts:
         for name, case in cases(quick=quick).items():
             if only is None or name in only:
-                found[name] = case(serve, prompts)
+                found[name] = _judged(name, case, serve, prompts)
                 for verdict in found[name]:
                     print(f"{name:12} {verdict.line()}", flush=True)
     return found
+
+
+def _judged(name: str, case: Case, serve: Serve, prompts: Prompts) -> list[Verdict]:
+    """A case that fails is one that is not met: the others still run."""
+    try:
+        return case(serve, prompts)
+    except (RuntimeError, OSError) as failure:
+        return [Verdict(what=name, target="an answer", figure=f"failed: {failure}", met=False)]
 
 
 def main() -> None:

@@ -14,11 +14,11 @@ from superfluid_protocol import GenParams, Response, decode, event, request, res
 from superfluid_protocol.framing import FrameDecoder
 
 
-class EndedEarly(Exception):
+class EndedEarly(RuntimeError):
     """The model ended a reply by itself, so that too little was measured. Other prompts may do."""
 
 
-class ReplyFailed(Exception):
+class ReplyFailed(RuntimeError):
     """A reply that had to succeed did not."""
 
 
