@@ -38,7 +38,7 @@ STEPS = 12
 
 @dataclass(kw_only=True)
 class Variant:
-    """A build, its kernels and an attention kernel, and what was measured of it: tokens a second by name of the number."""
+    """A build, its kernels and an attention kernel; and what was measured of it, in tokens a second, by name."""
 
     build: str
     flash: str

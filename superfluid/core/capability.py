@@ -39,6 +39,9 @@ CHEAP: Final = 2.0
 """A tactic that costs at most this factor, as two rows for one do, is taken without a look at other contexts: trying one
 takes a minute, and they compute prompts more slowly."""
 
+ALIKE: Final = 1.1
+"""Times within this factor are alike: on a machine that others use too, the fastest of some steps is no better known."""
+
 T = TypeVar("T")
 
 
@@ -91,8 +94,9 @@ def choose_attention(times: Sequence[KernelTime], depth: int) -> str:
 
     Off is the better of equals: exact rows need less there.
     """
-    ranked = sorted(times, key=lambda time: (time.at(depth), time.flash_attn == "on"))
-    return ranked[0].flash_attn if ranked else "off"
+    expected = {time.flash_attn: time.at(depth) for time in times}
+    clearly = "on" in expected and expected["on"] * ALIKE < expected.get("off", 0.0)
+    return "on" if clearly else "off"
 
 
 # -- exactness --------------------------------------------------------------------------------------
