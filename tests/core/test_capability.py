@@ -52,9 +52,7 @@ def capability(*trials, **fields):
 # -- attention --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("depth", "chosen"), [(0, "on"), (10, "on"), (50, "off"), (100, "off"), (4096, "off")]
-)
+@pytest.mark.parametrize(("depth", "chosen"), [(0, "on"), (50, "off"), (100, "off"), (4096, "off")])
 def test_the_kernel_is_the_one_that_is_faster_at_the_depth_that_matters(depth, chosen):
     assert choose_attention(TIMES, depth) == chosen
 
