@@ -161,7 +161,7 @@ class Walk:
         elif kind < 0.9:
             traffic.answer_an_order(ok=not self.now(), fetch=random.random() < 0.5)
         elif random.random() < 0.5:
-            traffic.tick(*self.trouble())
+            traffic.tick(*self.trouble(), meanwhile=random.choice([None, self.submit, self.act_in_flight]))
         else:
             self.act()
         traffic.check()
@@ -198,6 +198,19 @@ class Walk:
                 loads_fail=self.now(),
             ),
         )
+
+    def act_in_flight(self):
+        """What may come between a plan and its result."""
+        random, traffic = self.random, self.traffic
+        match random.randrange(4):
+            case 0 if traffic.queued():
+                traffic.cancel_a_queued_job(self.pick())
+            case 1:
+                traffic.reclass(self.pick(), random.choice(CLASSES))
+            case 2:
+                traffic.memory_is_short(random.choice([10, 50, 100]))
+            case 3 if traffic.idle_sessions():
+                traffic.purge(self.pick())
 
     def act(self):
         random, traffic = self.random, self.traffic

@@ -132,7 +132,7 @@ class Traffic:
         for _ in range(ticks):
             self.plain_tick()
 
-    def tick(self, in_flight, fails, answer, trouble):
+    def tick(self, in_flight, fails, answer, trouble, meanwhile=None):
         """One plan and its result; False without one. Of cancels the worker hears at some step, or too late."""
         scheduler = self.scheduler
         self.now_ms += 1
@@ -154,6 +154,8 @@ class Traffic:
             if step is not None:
                 trouble.cancel[job] = step
             self.cut_short.add(job)
+        if meanwhile is not None:
+            meanwhile()
         result = self.engine.run(plan, trouble)
         if answer is not None:
             self.answer_an_order(answer, fetch=True)
