@@ -33,6 +33,10 @@ SMOOTHING: Final = 0.3
 MIN_PREFILL_ROWS: Final = 16
 """Prefill progresses by at least this many rows a tick, however slow the machine."""
 
+ALIGNED_ROWS: Final = 8
+"""Prompts are cut into multiples of so many rows: kernels take four or eight at a time, and the rows of exact jobs are
+filled up to a multiple of as many."""
+
 LEAST_US: Final = 1.0
 """What a step or a row is taken to cost at least, so that a clock that stands still makes no endless tick."""
 
@@ -81,6 +85,8 @@ class Sizing:
             if hurry and job.counts_as > first:
                 share = min(share, beside) if self._starves(job) else 0
                 beside -= share
+            if share < job.to_prefill and not job.stops and (rows or share > ALIGNED_ROWS):
+                share -= share % ALIGNED_ROWS
             budget -= share
             job.waited = 0 if share else job.waited + 1
             if share:
