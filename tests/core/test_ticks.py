@@ -152,7 +152,7 @@ def test_a_prefill_budget_that_was_asked_for_is_kept():
     bench.submit(1, [1] * 100)
     bench.submit(2, [2] * 20)
 
-    assert bench.scheduler.plan().prefill == ((2, 20), (1, 4))
+    assert bench.scheduler.plan().prefill == ((2, 20),)  # what is left is less than kernels take
 
 
 def test_a_long_prompt_is_not_starved_by_short_ones_that_keep_coming():
