@@ -122,14 +122,16 @@ class Cache:
 
     def find(self, prompt: TokenIds, namespace: int = 0, *, exact: bool = False, near: bool = False) -> Found:
         """The best that is held of *prompt*, all but its last position: the engine keeps no logits, so that one is
-        always computed. Among equals the nearest, then an idle one, then the one that holds the least beyond it.
+        always computed. Among equals the nearest, then an idle one, then a lane that runs for longest, then the one that
+        holds the least beyond it. So a burst is seeded from one lane, not each job from the one before it: a worker
+        exports a source once a plan.
 
         Args:
             exact: Use only positions that were computed exactly.
             near: Use no park file.
         """
         best: Entry | None = None
-        best_key = (0, 0, False, 0)
+        best_key = (0, 0, False, 0, 0)
         leader, pending = None, 0
         limit = len(prompt) - 1
         for key, shared in self._matches(prompt, namespace):
@@ -139,7 +141,8 @@ class Cache:
             if near and entry.place is Place.PARK:
                 continue
             length = self.valid(entry, min(shared, limit), exact=exact)
-            rank = (length, -entry.place, entry.idle, -entry.held)
+            since = 0 if entry.idle else -entry.used
+            rank = (length, -entry.place, entry.idle, since, -entry.held)
             if length and rank > best_key:
                 best, best_key = entry, rank
             soon = self._soon(entry, min(shared, limit), exact=exact)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from superfluid.core.cache import Place
-from superfluid.core.plan import JobState
+from superfluid.core.plan import JobState, MoveKind
 from tests.core.fake_engine import expected_reply
 from tests.core.simulation import ROW_US, SECOND, Request, Simulation
 
@@ -156,6 +156,8 @@ def test_a_burst_with_one_beginning_computes_it_once(cuts):
     assert simulation.engine.rows - 32 * 20 <= 1.02 * 2_000
     assert simulation.scheduler.counts.cold_admissions == 1
     assert simulation.scheduler.counts.coalesced == 31
+    seven = next(plan for plan in simulation.plans if len(plan.admit) == 7)
+    assert {move.seq for move in seven.moves if move.kind is MoveKind.COPY} == {0}, "one source for all"
 
 
 def test_a_burst_whose_leader_leaves_half_way_goes_on_from_there():
