@@ -20,9 +20,10 @@ def jobs_of(plan: Plan, running: AbstractSet[int]) -> frozenset[int]:
 
 
 def still_running(plan: Plan, result: Result, running: AbstractSet[int]) -> frozenset[int]:
-    """The jobs that run after *result*, when *running* ran before its *plan*."""
+    """The jobs that run after *result*, when *running* ran before its *plan*. One that the plan retires may come back in
+    the same plan: a paused job that went on before any other plan."""
     ended = {line.job for line in result.jobs if line.state in FINISHED}
-    return frozenset((running | {admit.job for admit in plan.admit}) - set(plan.retire) - ended)
+    return frozenset((running - set(plan.retire) | {admit.job for admit in plan.admit}) - ended)
 
 
 def state_bound(ready: Ready, positions: int) -> int:

@@ -116,3 +116,18 @@ def test_who_runs_after_a_result():
 
     assert still_running(PLAN, GOOD, RUNNING) == {2, 3}
     assert still_running(PLAN, ended, RUNNING) == {3}
+
+
+def test_a_job_that_is_retired_and_admitted_by_one_plan_runs_on():
+    """Background work was paused while nothing else ran, and goes on."""
+    plan = replace(PLAN, admit=(admit(1, 1, [1]),), prefill=((1, 1),))
+    first = replace(GOOD, jobs=(replace(LINE, job=1),))
+    assert check_result(plan, first, READY, RUNNING) is first
+
+    running = still_running(plan, first, RUNNING)
+
+    assert running == {1, 3}
+    later = replace(
+        GOOD, plan_id=5, jobs=(replace(LINE, job=1, prefilled=0, tokens=pack([7])),), prefill_rows=0
+    )
+    assert check_result(Plan(id=5, decode_rounds=2), later, READY, running) is later
