@@ -1,7 +1,8 @@
 """Prefill: the prompt rows of jobs, in chunks that a signal may abort.
 
 A chunk that did not end well, or was cut, leaves what the memory says; the job goes on only from positions that are
-really there.
+really there. A model whose sequences cannot be cut (recurrent layers) is not aborted inside a chunk: its one state would
+be half the old one and half the new, while the memory says that it holds the whole chunk.
 """
 
 import time
@@ -43,10 +44,11 @@ class Prefill:
         """Compute up to *rows* prompt rows of one job, and sample its first token if they complete the prompt."""
         account.touched.add(job.seq)
         line = account.line(job.id)
+        abortable = self._context.cuts != "none"
         while rows > 0 and not job.decoding:
             if self._jobs.cut_if_signalled(plan, account):
                 return
-            if not self._signals.enter_prefill(plan.id, job.id):
+            if not self._signals.enter_prefill(plan.id, job.id, abortable=abortable):
                 continue  # a signal came between the two looks: the next one sees it
             chunk = job.prompt[: self._rows(job, rows)]
             last = len(chunk) == len(job.prompt)
@@ -85,7 +87,7 @@ class Prefill:
         beyond the chunk are dummies.
         """
         done = min(self._context.length(job.seq) - job.n, chunk)
-        if outcome is Outcome.ABORTED:
+        if outcome is Outcome.ABORTED and self._context.cuts != "none":
             keep = min(done, len(job.prompt) - 1)
             if keep >= 0 and self._context.trim(job.seq, job.n + keep):
                 return keep

@@ -65,13 +65,14 @@ class Signals:
         with self._lock:
             self._cancelled.intersection_update(jobs)
 
-    def enter_prefill(self, plan_id: int, job: int) -> bool:
-        """Let signals abort the call that follows. False: one came already, and it must not be made."""
+    def enter_prefill(self, plan_id: int, job: int, *, abortable: bool) -> bool:
+        """Let signals abort the call that follows, if it is *abortable*. False: one came already, and it must not be
+        made."""
         with self._lock:
             if self._stopping or self._interrupted == plan_id or job in self._cancelled:
                 return False
             self._calls.clear_abort()
-            self._prefilling = (plan_id, job)
+            self._prefilling = (plan_id, job) if abortable else None
             return True
 
     def leave_prefill(self) -> None:

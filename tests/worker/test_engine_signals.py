@@ -1,6 +1,8 @@
 """Cancel, interrupt and abort: they come at any step, end what they are meant for, and leave no wrong
 cell."""
 
+from contextlib import closing
+
 import llama_cpp.llama_cpp as lib
 import pytest
 
@@ -137,6 +139,54 @@ def test_an_interrupt_between_two_chunks_leaves_the_first(engine, at_step):
     assert (cut.interrupted, cut.prefill_rows, cut.positions) == (True, 64, ((0, 64),))
     assert rest.prefill_rows == len(LONG) - 64
     assert ids(rest, 1) == expected
+
+
+@pytest.fixture
+def recurrent(tiny_recurrent_model):
+    with closing(Engine.open(load(tiny_recurrent_model))) as engine:
+        yield engine
+
+
+@pytest.fixture
+def at_second_chunk(recurrent, monkeypatch):
+    """Do something as the second chunk of a prompt begins."""
+
+    def arrange(action):
+        def signalled(seq, start, *args, **kwargs):
+            if start == 64:
+                action()
+            return decode_chunk(seq, start, *args, **kwargs)
+
+        decode_chunk = recurrent._context.decode_chunk
+        monkeypatch.setattr(recurrent._context, "decode_chunk", signalled)
+
+    return arrange
+
+
+def test_a_chunk_of_a_model_that_cannot_be_cut_is_not_aborted(recurrent, at_second_chunk):
+    """Field case: after an abort the memory claims rows that were never computed. A recurrent model has no earlier state
+    to go back to, so the chunk is finished, and the plan ends behind it."""
+    expected = reply(recurrent, 90, 1, LONG, limit=5)
+    at_second_chunk(lambda: recurrent.signals.interrupt(7))
+
+    cut = recurrent.run(Plan(id=7, admit=(admit(1, 0, LONG, limit=5),), prefill=((1, 1000),)))
+    rest = recurrent.run(Plan(id=8, prefill=((1, 1000),), decode_rounds=4))
+
+    assert (cut.interrupted, cut.prefill_rows, cut.positions) == (True, 128, ((0, 128),))
+    assert rest.prefill_rows == len(LONG) - 128
+    assert ids(rest, 1) == expected
+    assert len(expected) > 1
+
+
+def test_what_a_cancelled_job_of_such_a_model_leaves_is_whole(recurrent, at_second_chunk):
+    expected = reply(recurrent, 90, 1, LONG, limit=5)
+    at_second_chunk(lambda: recurrent.signals.cancel(1))
+
+    cut = recurrent.run(Plan(id=7, admit=(admit(1, 0, LONG, limit=5),), prefill=((1, 1000),)))
+
+    assert line(cut, 1).state is JobState.CANCELLED
+    assert cut.positions == ((0, 128),)
+    assert reply(recurrent, 2, 0, LONG[128:], start=128, limit=5) == expected
 
 
 def test_a_stop_ends_everything(engine, at_step):
