@@ -60,6 +60,14 @@ def _config(model: str, settings: dict[str, Any]) -> ServeConfig:
             f"--pressure-low {settings['pressure_low']} is above --pressure-high {settings['pressure_high']}: eviction "
             "begins at the high one and goes down to the low one"
         )
+    if settings["exact"] and settings["park_lossy"]:
+        raise click.UsageError(
+            "--park-lossy keeps KV that is not exact, and --exact could never go on from it: use --park"
+        )
+    if settings["host_memory_gb"] == 0 and (settings["park"] or settings["park_lossy"]):
+        raise click.UsageError(
+            "--park needs host memory, which KV passes on its way to a file and back: --host-memory-gb 0 leaves none"
+        )
     settings["sessions"] = settings["sessions"] or address.default_sessions(os.environ)
     settings["socket"] = settings["socket"] or address.default_socket(os.environ)
     settings["park"] = settings["park"] or settings["park_lossy"]

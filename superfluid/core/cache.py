@@ -153,14 +153,14 @@ class Cache:
     def valid(self, entry: Entry, shared: int, *, exact: bool = False) -> int:
         """How many leading positions of an entry can be used by a prompt that shares *shared* of its tokens."""
         length = min(shared, entry.held)
-        if exact and not self.pool.exact:
+        if exact:
             length = min(length, entry.exact)
         return length if self.pool.cuts_freely or length == entry.held else 0
 
     def _soon(self, entry: Entry, shared: int, *, exact: bool) -> int:
         """As `valid`, once the prefill that runs on an entry is done."""
         soon = min(shared, entry.target)
-        if entry.target <= entry.held or (exact and not self.pool.exact and entry.exact < entry.held):
+        if entry.target <= entry.held or (exact and entry.exact < entry.held):
             return 0
         return soon if self.pool.cuts_freely or soon > entry.held else 0
 

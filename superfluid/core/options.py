@@ -72,7 +72,7 @@ class Pool:
         bytes_per_token: Of KV that is exported.
         bytes_per_sequence: The same, whatever the sequence holds.
         cuts_freely: A sequence can be cut back to any position. Otherwise KV is good for exactly what it holds.
-        exact: Every row is exact here, whether or not a job asks for it.
+        exact: Every row is computed exactly here, whether or not a job asks for it.
         host_bytes: Host memory for entries.
     """
 

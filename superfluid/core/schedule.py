@@ -399,8 +399,10 @@ class Scheduler:
         job.made.extend(tokens)
         slot = self.cache.slots[job.seq]
         slot.stream.extend(tokens)
+        # What is computed exactly is exact only as long as all before it is: a lossy park file may lie there.
+        exact = (job.exact or self.cache.pool.exact) and slot.exact == slot.held
         slot.held = job.stored
-        if job.exact or self.cache.pool.exact:
+        if exact:
             slot.exact = slot.held
         if tokens:
             self.cache.put(slot)

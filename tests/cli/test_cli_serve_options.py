@@ -66,6 +66,8 @@ def test_lossy_parking_is_parking(asked):
         (["--pressure-high", "101"], "--pressure-high"),
         (["--speculate", "yes"], "'auto', 'prompt-lookup', 'off'"),
         (["--host-memory-gb", "-1"], "--host-memory-gb"),
+        (["--exact", "--park-lossy"], "--exact could never go on from it: use --park"),
+        (["--park", "--host-memory-gb", "0"], "--park needs host memory"),
     ],
 )
 def test_a_wrong_value_is_a_usage_error_that_says_why(capsys, args, reason):

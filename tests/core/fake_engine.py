@@ -243,8 +243,9 @@ class FakeEngine:
             line.state = JobState.COLD
         else:
             assert held.tokens == own[: admit.start], "somebody else's KV"
-            assert held.exact >= admit.start or not admit.exact or self.pool.exact, "KV that is not exact"
-            self.jobs[admit.job] = _Job(admit.seq, stream, admit.limit, admit.exact)
+            assert held.exact >= admit.start or not admit.exact, "KV that is not exact"
+            exact = admit.exact or self.pool.exact
+            self.jobs[admit.job] = _Job(admit.seq, stream, admit.limit, exact)
 
     def _trim(self, seq: int, n: int) -> bool:
         held = self.contents[seq]

@@ -4,6 +4,7 @@ Random traffic with them is in ``test_schedule_model``.
 """
 
 from array import array
+from dataclasses import replace
 
 import pytest
 
@@ -67,6 +68,11 @@ class Park(Bench):
         self.scheduler.reset()
         self.engine = Bench(lanes=1, kept=1, host=1 << 20).engine
         self.engine.prompts = self.prompts
+
+    def computes_exactly(self):
+        """The worker computes every row exactly, whoever asks."""
+        self.engine.pool = replace(self.pool, exact=True)
+        self.scheduler.open(self.engine.pool)
 
     def parked(self):
         cache = self.scheduler.cache
@@ -176,6 +182,23 @@ def test_lossy_files_hold_nothing_exact():
     park.run(2, [*TURN, 8], session=SESSION, exact=True)
 
     assert park.ends[2].warm == 0
+
+
+def test_nor_do_they_where_every_row_is_exact():
+    """What is computed exactly behind KV from a lossy file is not exact either."""
+    park = Park(park_lossy=True)
+    park.computes_exactly()
+    park.park()
+    park.lose_memory()
+    park.computes_exactly()
+    park.submit(2, [*park.stream(1), 8], session=SESSION)
+    park.tick()
+    park.answer()
+    park.drain()
+    assert park.ends[2].warm == 104
+    park.run(3, [*park.stream(2), 9], exact=True)
+
+    assert park.ends[3].warm == 0
 
 
 # -- fetching ---------------------------------------------------------------------------------------

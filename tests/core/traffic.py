@@ -242,7 +242,7 @@ class Traffic:
             self.scheduler.filed(order.ticket, ok=ok, size=len(kv.tokens))
 
     def write(self, order, kv):
-        assert order.exact == 0 if self.options.park_lossy else order.exact <= kv.exact or self.pool.exact
+        assert order.exact == 0 if self.options.park_lossy else order.exact <= kv.exact
         self.files[order.session] = Kv(kv.tokens, order.exact)
 
     # -- losses -------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Traffic:
         assert entry.held <= len(entry.stream)
         assert entry.stream[: entry.held] == kv.tokens[: entry.held]
         assert entry.exact <= entry.held
-        assert entry.exact <= kv.exact or self.pool.exact
+        assert entry.exact <= kv.exact
 
     def the_counts_add_up(self):
         cache = self.scheduler.cache
