@@ -170,12 +170,16 @@ def _below(node: _Node, shared: int) -> Iterator[tuple[int, int]]:
     up to the root, where nothing is shared."""
     done: _Node | None = None
     while node.parent is not None:
-        waiting = [node]
+        # Iterators, not lists: who looks at the first key of thousands that share a beginning pays for no other.
+        waiting = [iter((node,))]
         while waiting:
-            at = waiting.pop()
-            for key in at.keys:
-                yield key, shared
-            if at.children:
-                waiting += [child for child in at.children.values() if child is not done]
+            at = next(waiting[-1], None)
+            if at is None:
+                waiting.pop()
+            elif at is not done:
+                for key in at.keys:
+                    yield key, shared
+                if at.children:
+                    waiting.append(iter(at.children.values()))
         done, node = node, node.parent
         shared = node.end

@@ -42,6 +42,17 @@ def naive_tokens(streams):
     return len({tuple(stream[: end + 1]) for stream in streams.values() for end in range(len(stream))})
 
 
+class Watched(dict):
+    """Counts how many of its values are looked at."""
+
+    seen = 0
+
+    def values(self):
+        for value in super().values():
+            self.seen += 1
+            yield value
+
+
 def nodes(index):
     found = [index._root]
     for node in found:
@@ -115,6 +126,19 @@ class TestMatches:
         assert next(found) == (0, 2)
         prompt.append(4)
         assert list(found) == [(1, 1)]
+
+    def test_who_looks_at_the_first_pays_for_no_other(self):
+        """Each eviction asks of every entry whether another holds as much: with thousands of conversations behind one
+        system prompt that took a second."""
+        index = filled(*((1, 2, 100 + number) for number in range(50)))
+        (fork,) = index._root.children.values()
+        fork.children = Watched(fork.children)
+
+        assert next(index.matches(ids(1, 2, 120))) == (20, 3)
+        matches = index.matches(ids(1, 2, 9))
+        assert next(matches)[1] == 2
+        assert fork.children.seen == 1
+        assert len(list(matches)) == 49
 
 
 class TestPut:
