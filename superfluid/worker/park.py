@@ -16,6 +16,7 @@ This module knows bytes and file objects. What is in a state is the engine's bus
 Zstandard has no encoding here: on F16 states it saves 8 % at level 1 and takes four times as long as writing them.
 """
 
+import errno
 import os
 import stat
 import struct
@@ -122,7 +123,12 @@ def open_park(path: Path) -> FileIO:
         ParkError: it is a link, a directory, a pipe or the like.
         OSError: it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ParkError("not a file") from error
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise ParkError("not a file")

@@ -222,7 +222,8 @@ def test_two_files_that_changed_places_are_refused(bench, parked):
     refused(bench, other, "other tokens", digest=bytes(32))
 
 
-def test_what_is_no_file_is_refused(bench, tmp_path):
+def test_what_is_no_file_is_refused(bench, parked, tmp_path):
+    (tmp_path / "link").symlink_to(parked)
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "text").write_text("hello " * 100)
@@ -232,6 +233,7 @@ def test_what_is_no_file_is_refused(bench, tmp_path):
         "none": "No such file",
         "directory": "not a file",
         "fifo": "not a file",
+        "link": "not a file",
         "text": "not a park file",
         "empty": "cut short",
     }.items():
