@@ -158,10 +158,6 @@ class Engine:
         """
         self._scheduler.pin(session, stream, deadline_ms, self._now_ms())
 
-    def check_pin(self, tokens: int) -> None:
-        """Whether a pin of so many tokens can be granted. Raises `PinBudget`; to be asked before it is made durable."""
-        self._scheduler.cache.pins.check(tokens)
-
     async def wait_host_used(self) -> None:
         """Return when KV lies in host memory."""
         while not self._scheduler.cache.host_used:
