@@ -23,7 +23,6 @@ ROOM = 256
 """Positions of a session beyond its prompt."""
 
 PREFILL = "prefill_tokens_total"
-PARKS = "parks_total"
 SEAL_SECONDS = 20.0
 
 
@@ -139,7 +138,7 @@ def parking(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
             session = raw_session(caller, prompts.prose(size.long), GREEDY)
             cold = answer(daemon, caller, session)
             before = len(stream_of(caller, session))
-            _wait_parked(caller, least=2)  # the warm-up's as well
+            _wait_parked(daemon, session)
             felt = _longest_gaps(daemon, caller, prompts, session, size)
         daemon.stop()
         daemon.start()
@@ -205,12 +204,14 @@ def _gaps_after(daemon: Running, caller: Caller, prompts: Prompts, branch: int, 
     return gaps
 
 
-def _wait_parked(caller: Caller, *, least: int) -> None:
+def _wait_parked(daemon: Running, session: int) -> None:
+    """Return once the session's file is there. It gets its name when it is complete."""
+    file = daemon.home / "sessions" / "park" / f"{session}.park"
     deadline = time.monotonic() + SEAL_SECONDS
-    while counters(caller)[PARKS] < least:
+    while not file.exists():
         if time.monotonic() > deadline:
-            raise RuntimeError("nothing was parked")
-        time.sleep(0.05)
+            raise RuntimeError(f"session {session} was not parked")
+        time.sleep(0.02)
 
 
 def _sorted_ms(gaps: list[float]) -> list[float]:

@@ -1,5 +1,6 @@
 """Exact replies on the real model: the bounded form of what ``benchmarks/exactness.py`` does with forty sessions."""
 
+import os
 import random
 from functools import partial
 
@@ -21,13 +22,13 @@ CONTROLS = 5
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Where both tests keep what is measured of the model."""
-    return tmp_path_factory.mktemp("measured")
+    """Where both tests keep what is measured of the model; whoever runs tests again and again may keep it longer."""
+    return os.environ.get("SUPERFLUID_CACHE") or str(tmp_path_factory.mktemp("measured"))
 
 
 @pytest.fixture
 def prompts(measured, monkeypatch):
-    monkeypatch.setenv("SUPERFLUID_CACHE", str(measured))
+    monkeypatch.setenv("SUPERFLUID_CACHE", measured)
     seed = random.getrandbits(32)
     print(f"seed of the prompts: {seed}")
     made = Prompts(EMBEDDED, random.Random(seed))
