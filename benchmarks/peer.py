@@ -25,7 +25,9 @@ from benchmarks.peer_server import PeerServer, ask_peer, peer_serving
 from benchmarks.prompts import Prompts
 from benchmarks.streams import Crowd, EndedEarly, raw_session, shared_rate, sizes
 from benchmarks.verdict import Verdict, as_json
+from superfluid.core.capability import choose_attention, from_json
 from superfluid.worker.llama.models import EMBEDDED, find_model
+from superfluid_protocol import request, response
 
 THREADS = os.cpu_count() or 1
 LANES = (1, 2, 4, 8)
@@ -34,8 +36,6 @@ SHORT = 32
 NOISE = 0.03
 TRIES = 5
 """Prompts that are tried in a round before a model that ends its replies early is given up."""
-
-FLASH_OFF = ("-fa", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +134,14 @@ def deep(folder: Path, model: str, prompts: Prompts, size: Sizes, rounds: int) -
     with ExitStack() as stack:
         daemon = stack.enter_context(serving(model, *_options(context, 1)))
         daemon.warm_up()
+        same = ("-fa", attention(daemon))
         peers = {
             name: stack.enter_context(
                 peer_serving(
                     folder, find_model(model), lanes=1, context=context, threads=THREADS, options=options
                 )
             )
-            for name, options in (("same attention", FLASH_OFF), ("defaults", ()))
+            for name, options in (("same attention", same), ("defaults", ()))
         }
         for number in range(rounds):
             for name, pair in found.items():
@@ -154,6 +155,18 @@ def deep(folder: Path, model: str, prompts: Prompts, size: Sizes, rounds: int) -
                     ours_first=not number % 2,
                 )
     return found
+
+
+def attention(daemon: Running) -> str:
+    """The attention kernel that the daemon chose for itself: ``on`` or ``off``."""
+    with closing(Caller(daemon.socket)) as caller:
+        reply = caller.call(request.Models())
+    assert isinstance(reply, response.ModelList)
+    (model,) = reply.models
+    measured = from_json(model.capability or "")
+    if measured is None:
+        raise RuntimeError("the daemon did not measure its attention kernels")
+    return choose_attention(measured.attention, model.context // 2)
 
 
 def _options(context: int, lanes: int) -> tuple[str, ...]:
@@ -202,7 +215,7 @@ def run(
     return [
         *(
             Verdict(
-                what=f"decode of {lanes} concurrent sessions, {size.reply} tokens, against its defaults",
+                what=f"decode, sessions at once: {lanes}, {size.reply} tokens each, against its defaults",
                 target=f"at least 1.0 (noise of {NOISE:.0%} allowed)",
                 figure=pair.figure("decode"),
                 met=pair.ratio("decode") >= 1.0 - NOISE,
@@ -213,10 +226,12 @@ def run(
         _at_least(
             2.5, f"decode at a depth of {size.deep}, one lane, against its defaults", default, "decode"
         ),
-        _at_least(None, f"decode at a depth of {size.deep}, one lane, against -fa off", same, "decode"),
+        _at_least(
+            None, f"decode at a depth of {size.deep}, one lane, against the same attention", same, "decode"
+        ),
         _at_least(
             0.97,
-            f"prefill of {size.deep} tokens, one lane, against the same attention (-fa off)",
+            f"prefill of {size.deep} tokens, one lane, against the same attention",
             same,
             "prefill",
         ),
