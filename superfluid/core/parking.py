@@ -1,8 +1,9 @@
 """The books of park files: which sessions are being sealed or read, and what has to go for the budget.
 
 Sealing takes three steps: the sequence is saved to host memory (a move of a plan), the entry is written to the file
-(an order, beside the ticks), and the file is booked when that is done. A file is read the other way round, and becomes
-an entry of host memory like any other.
+(an order, beside the ticks), and the file is booked when that is done. Until then the entry stays: what waits for a slow
+disk is bounded by the budget of host memory, and beyond it sessions go without a new file. A file is read the other way
+round, and becomes an entry of host memory like any other.
 """
 
 from dataclasses import dataclass, field
@@ -26,6 +27,15 @@ class _Fetch:
 
 
 @dataclass(slots=True, kw_only=True)
+class _Seal:
+    """An entry that is being written to a file; of a session that is not *wanted* any more the file goes at once."""
+
+    session: int
+    entry: Entry
+    wanted: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
 class Parking:
     """The park files of one model's sessions.
 
@@ -45,7 +55,7 @@ class Parking:
     parks: int = 0
     _wanted: dict[int, int] = field(default_factory=dict)
     _saving: dict[int, int] = field(default_factory=dict)
-    _sealing: dict[int, tuple[int, Entry | None]] = field(default_factory=dict)
+    _sealing: dict[int, _Seal] = field(default_factory=dict)
     _fetching: dict[int, _Fetch] = field(default_factory=dict)
     _tickets: int = 0
 
@@ -71,24 +81,18 @@ class Parking:
         self._wanted.clear()
         return moves
 
-    def saved(self, entry: Entry) -> list[Move]:
-        """An entry is there: if it is for a file, order that, and let the entry go, unless its sequence was taken
-        meanwhile and nothing else near holds as much."""
+    def saved(self, entry: Entry) -> None:
+        """An entry is there: if it is for a file, order that."""
         session = self._saving.pop(entry.key, None)
         if session is None:
-            return []
+            return
         self._tickets += 1
         held = entry.stream[: entry.held]
         exact = 0 if self.lossy else entry.exact
-        self._sealing[self._tickets] = (session, entry)
+        self._sealing[self._tickets] = _Seal(session=session, entry=entry)
         self.orders.append(
             SealFile(ticket=self._tickets, entry=entry.key, session=session, stream=held, exact=exact)
         )
-        entry.promises -= 1
-        if not self.cache.covered(entry):
-            return []
-        self.cache.forget(entry)
-        return [Move(kind=MoveKind.DROP, entry=entry.key)]
 
     def unsaved(self, entry: Entry) -> None:
         """An entry could not be made: its session stays without a file."""
@@ -123,21 +127,18 @@ class Parking:
         )
         return self._tickets, moves
 
-    def filed(self, ticket: int, *, ok: bool, size: int) -> Entry | None:
-        """An order is done, or failed. Returns the entry that was read, which is promised once: to whom is the caller's
-        to say."""
+    def filed(self, ticket: int, *, ok: bool, size: int) -> tuple[Entry | None, list[Move]]:
+        """An order is done, or failed.
+
+        Returns:
+            The entry that was read, which is promised once: to whom is the caller's to say. And the moves that let go
+            the entry that was written.
+        """
         fetch = self._fetching.pop(ticket, None)
         if fetch is not None:
-            return self._fetched(fetch, ok=ok, size=size)
-        sealed = self._sealing.pop(ticket, None)
-        if sealed is not None and ok:
-            session, entry = sealed
-            self.parks += 1
-            if entry is None:
-                self.orders.append(RemoveFile(session=session))
-            else:
-                self.book(session, entry, size=size, exact=0 if self.lossy else entry.exact)
-        return None
+            return self._fetched(fetch, ok=ok, size=size), []
+        seal = self._sealing.pop(ticket, None)
+        return None, [] if seal is None else self._sealed(seal, ok=ok, size=size)
 
     def book(self, session: int, source: Entry, *, size: int, exact: int) -> None:
         """The session's file holds what *source* says."""
@@ -155,9 +156,8 @@ class Parking:
         for key in [key for key, whose in self._saving.items() if whose == session]:
             del self._saving[key]
             self.cache.entries[key].promises -= 1
-        for ticket, (whose, _) in self._sealing.items():
-            if whose == session:
-                self._sealing[ticket] = (session, None)
+        for seal in self._sealing.values():
+            seal.wanted = seal.wanted and seal.session != session
         file = self.cache.parked.get(session)
         if file is not None:
             self.cache.forget(self.cache.entries[file])
@@ -170,6 +170,22 @@ class Parking:
         for pending in (self._wanted, self._saving, self._sealing, self._fetching):
             pending.clear()
         self.orders = [order for order in self.orders if isinstance(order, RemoveFile)]
+
+    def _sealed(self, seal: _Seal, *, ok: bool, size: int) -> list[Move]:
+        """Book the file, and let the entry go, unless its sequence was taken meanwhile and nothing else near holds as
+        much."""
+        entry = seal.entry
+        if ok:
+            self.parks += 1
+            if seal.wanted:
+                self.book(seal.session, entry, size=size, exact=0 if self.lossy else entry.exact)
+            else:
+                self.orders.append(RemoveFile(session=seal.session))
+        entry.promises -= 1
+        if entry.promises or not self.cache.covered(entry):
+            return []
+        self.cache.forget(entry)
+        return [Move(kind=MoveKind.DROP, entry=entry.key)]
 
     def _fetched(self, fetch: _Fetch, *, ok: bool, size: int) -> Entry | None:
         fetch.file.promises -= 1

@@ -218,7 +218,8 @@ class Scheduler:
 
     def filed(self, ticket: int, *, ok: bool, size: int) -> None:
         """An order about a park file is done, or failed."""
-        entry = self.parking.filed(ticket, ok=ok, size=size)
+        entry, moves = self.parking.filed(ticket, ok=ok, size=size)
+        self._moves.extend(moves)
         waiting = [job for job in self.queues.order(self.tick) if job.fetching == ticket]
         for job in waiting:
             job.fetching = 0
@@ -370,7 +371,7 @@ class Scheduler:
             self.cache.forget(entry)
             return
         self.cache.resize(entry, size)
-        self._moves.extend(self.parking.saved(entry))
+        self.parking.saved(entry)
 
     # -- how jobs end -------------------------------------------------------------------------------
 

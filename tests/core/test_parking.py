@@ -87,12 +87,13 @@ def test_a_finished_turn_is_saved_sealed_and_let_go():
     park.run(1, TURN, session=SESSION)
     save = park.tick()
     assert [move.kind for move in save.moves] == [MoveKind.SAVE]
-    drop = park.tick()
-    assert [move.kind for move in drop.moves] == [MoveKind.DROP]
+    assert park.tick() is None
     assert park.parked() == {}, "not before it is written"
     assert park.scheduler.parking.sealing
     park.answer()
     assert not park.scheduler.parking.sealing
+    drop = park.tick()
+    assert [move.kind for move in drop.moves] == [MoveKind.DROP]
 
     assert park.parked() == {SESSION: 104}
     assert park.scheduler.cache.host_used == 0
@@ -151,6 +152,23 @@ def test_what_was_exported_stays_when_its_sequence_was_taken_meanwhile():
 
     assert park.ends[3].warm == 100
     assert park.scheduler.counts.resumes["host"] == 1
+
+
+def test_what_waits_for_a_slow_disk_is_bounded_by_host_memory():
+    """Beyond that a session goes without a new file."""
+    park = Park(host=500)
+    for session in range(1, 21):
+        park.run(session, [session] * 200, session=session)
+        park.settle_down()
+        assert sum(len(kv.tokens) for _, kv in park.asked) <= 500
+    assert [order.session for order, _ in park.asked] == [1, 2]
+    park.answer()
+    park.answer()
+    park.run(21, [21] * 200, session=21)
+    park.settle_down()
+
+    assert [order.session for order, _ in park.asked] == [21]
+    assert park.parked().keys() == {1, 2}
 
 
 def test_a_longer_turn_takes_the_place_of_the_sessions_file():

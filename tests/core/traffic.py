@@ -302,7 +302,9 @@ class Traffic:
         for key, entry in self.scheduler.cache.entries.items():
             promises = [job for job in waiting if job.promised == key != 0]
             fetches = [f for f in parking._fetching.values() if entry in (f.entry, f.file)]
-            assert entry.promises == len(promises) + len(fetches) + (key in parking._saving)
+            seals = [seal for seal in parking._sealing.values() if seal.entry is entry]
+            kept = len(promises) + len(fetches) + len(seals) + (key in parking._saving)
+            assert entry.promises == kept
         assert all(job.fetching in {0, *parking._fetching} for job in waiting)
 
     def a_lane_is_one_job_on_one_sequence(self):
