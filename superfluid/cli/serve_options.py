@@ -124,7 +124,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         default=options.STARVATION_TICKS,
         show_default=True,
         metavar="TICKS",
-        help="A generation that waited so long counts as one class higher. A tick takes 50 to 250 ms.",
+        help="A generation that waited so long counts as one class higher. A tick takes 100 to 250 ms.",
     ),
     _order(
         "--prefill-budget",
