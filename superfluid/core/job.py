@@ -24,7 +24,7 @@ class Job:
             checkpoint.
         made: What was generated so far.
         warm: Prompt tokens that came from kept KV; -1 until the job is first admitted.
-        cold: Use no kept KV: it could not be cut where this job needed it.
+        cold: Use no kept KV before its stream is computed: it could not be cut where this job needed it.
         seq: Its sequence while it is on a lane.
         to_prefill: Rows of its stream still to compute before it decodes.
         waited: Ticks in a row in which it was to prefill and got no row.

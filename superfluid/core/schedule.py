@@ -392,11 +392,15 @@ class Scheduler:
         if source is not None and not source.promises:
             self._moves.extend(self.cache.drop([source]))
         job.cold = True
+        if not job.made:
+            job.warm = -1  # nothing of its prompt came from kept KV after all
         self.queues.push(job)
 
     def _settle_job(self, job: Job, line: JobResult) -> Update:
         tokens = packed(line.tokens)
         job.to_prefill -= line.prefilled
+        if job.decoding:
+            job.cold = False  # what it goes on from if it loses its lane was all computed for it
         job.made.extend(tokens)
         slot = self.cache.slots[job.seq]
         slot.stream.extend(tokens)

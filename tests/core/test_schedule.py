@@ -10,7 +10,7 @@ from superfluid.core.errors import ContextFull, TooManyInFlight
 from superfluid.core.options import STARVATION_TICKS
 from superfluid.core.plan import JobResult, JobState, Result
 from superfluid.core.schedule import Job, Options, Scheduler
-from tests.core.bench import ENDLESS, LONG, Bench
+from tests.core.bench import ENDLESS, LONG, Bench, endless
 from tests.core.builders import OTHER_PARAMS, PARAMS
 from tests.core.fake_engine import FakeEngine, Trouble, expected_reply
 
@@ -362,7 +362,7 @@ def test_cold_jobs_go_back_to_the_head_of_the_queue_in_their_order():
     assert [(admit.job, admit.start) for admit in second.admit] == [(2, 0), (3, 0)]
     bench.drain()
     assert all(bench.is_whole(job) for job in (2, 3, 4))
-    assert bench.ends[2].warm == 20, "what it was seeded with at first"
+    assert bench.ends[2].warm == 0, "nothing was spared after all"
 
 
 def test_the_entry_that_turned_out_to_be_of_no_use_is_given_up():
@@ -374,6 +374,25 @@ def test_the_entry_that_turned_out_to_be_of_no_use_is_given_up():
     assert found.place is Place.HOST
     assert found.key not in bench.scheduler.cache.entries
     assert found.key not in bench.engine.host
+
+
+def test_what_a_cold_job_computed_itself_is_good_for_it_when_it_loses_its_lane():
+    bench = Bench(lanes=1, kept=1, host=1 << 20)
+    bench.run(1, endless(20), limit=5)
+    bench.run(2, [8] * 20)
+    bench.run(3, [9] * 20)
+    bench.submit(4, [*endless(20), 9], limit=40)
+    bench.tick(loads_fail=True)
+    while not bench.replies[4]:
+        bench.tick()
+    stored = len(bench.stream(4)) - 1
+    bench.submit(5, [5], limit=3, qos=0)
+
+    again = next(admit for plan in bench.drain() for admit in plan.admit if admit.job == 4)
+
+    assert again.start == stored
+    assert bench.is_whole(4)
+    assert bench.ends[4].warm == 0, "all of its prompt was computed"
 
 
 def test_a_cold_sequence_holds_nothing_whatever_is_reported_of_it():
