@@ -47,7 +47,7 @@ class Entry:
         exact: Leading positions whose rows were computed exactly.
         used: When it was last used, in ticks.
         size: Bytes, outside of the pool.
-        session: Whose file it is (PARK).
+        session: Whose file it is (PARK); `name` is what that says of itself, and *lossy* that it gives KV back roughly.
         job: The job whose lane this is (POOL).
         target: Positions that the job's prefill will have computed when it is done.
         promises: Jobs that wait for it, or an operation under way: it may not go.
@@ -62,6 +62,8 @@ class Entry:
     used: int = 0
     size: int = 0
     session: int = 0
+    name: str = ""
+    lossy: bool = False
     job: int | None = None
     target: int = 0
     promises: int = 0

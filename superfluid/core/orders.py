@@ -12,25 +12,26 @@ class SealFile:
 
     Attributes:
         stream: The tokens of its positions.
-        exact: How many of the positions were computed exactly.
+        name: What the file says of itself (`Origin.name`).
     """
 
     ticket: int
     entry: int
     session: int
     stream: TokenIds
-    exact: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFile:
-    """Read the session's park file into entry *entry*. Answered by `Scheduler.filed`."""
+    """Read the session's park file, if it is of that *stream* and *name*, into entry *entry*. Answered by
+    `Scheduler.filed`."""
 
     ticket: int
     entry: int
     session: int
     stream: TokenIds
-    exact: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ Sealing takes three steps: the sequence is saved to host memory (a move of a pla
 (an order, beside the ticks), and the file is booked when that is done. Until then the entry stays: what waits for a slow
 disk is bounded by the budget of host memory, and beyond it sessions go without a new file. A file is read the other way
 round, and becomes an entry of host memory like any other.
+
+Files that cannot be used take room all the same: they are in the books too, without anything that could be found, and go
+before all others.
 """
 
 from dataclasses import dataclass, field
@@ -11,11 +14,16 @@ from typing import Final
 
 from superfluid.core.cache import Cache, Entry, Place
 from superfluid.core.evict import Candidate, victims
+from superfluid.core.ids import TokenIds
 from superfluid.core.orders import FetchFile, Order, RemoveFile, SealFile
+from superfluid.core.origin import Origin
 from superfluid.core.plan import Move, MoveKind
 
 LEAST_FETCHED: Final = 64
 """Positions that a file must spare: reading it takes as long as computing some."""
+
+_NEVER: Final = -1
+"""When a file was used that cannot be."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +40,7 @@ class _Seal:
 
     session: int
     entry: Entry
+    name: str
     wanted: bool = True
 
 
@@ -44,6 +53,7 @@ class Parking:
         lossy: Whether files are written in the lossy encoding: what is read from them is not exact.
 
     Attributes:
+        origin: The worker that writes files, and reads them.
         orders: What is to be done; whoever does it takes them from here.
         parks: Files written.
     """
@@ -51,6 +61,7 @@ class Parking:
     cache: Cache
     budget: int = 0
     lossy: bool = False
+    origin: Origin = field(default_factory=Origin)
     orders: list[Order] = field(default_factory=list)
     parks: int = 0
     _wanted: dict[int, int] = field(default_factory=dict)
@@ -63,6 +74,19 @@ class Parking:
     def sealing(self) -> bool:
         """Whether files are being written."""
         return bool(self._sealing)
+
+    def open(self, origin: Origin) -> bool:
+        """A worker is ready.
+
+        Returns:
+            Whether the files have to be looked at anew: no worker like this one did so, and nothing is in the books.
+        """
+        if origin == self.origin:
+            return False
+        self.origin = origin
+        for key in list(self.cache.parked.values()):
+            self.cache.forget(self.cache.entries[key])
+        return True
 
     def want(self, session: int, seq: int) -> None:
         """The session's reply is finished and its KV lies in *seq*: seal it with the next plan."""
@@ -88,10 +112,10 @@ class Parking:
             return
         self._tickets += 1
         held = entry.stream[: entry.held]
-        exact = 0 if self.lossy else entry.exact
-        self._sealing[self._tickets] = _Seal(session=session, entry=entry)
+        name = self.origin.name(0 if self.lossy else entry.exact)
+        self._sealing[self._tickets] = _Seal(session=session, entry=entry, name=name)
         self.orders.append(
-            SealFile(ticket=self._tickets, entry=entry.key, session=session, stream=held, exact=exact)
+            SealFile(ticket=self._tickets, entry=entry.key, session=session, stream=held, name=name)
         )
 
     def unsaved(self, entry: Entry) -> None:
@@ -122,7 +146,7 @@ class Parking:
                 entry=entry.key,
                 session=file.session,
                 stream=file.stream,
-                exact=file.exact,
+                name=file.name,
             )
         )
         return self._tickets, moves
@@ -135,19 +159,23 @@ class Parking:
             the entry that was written.
         """
         fetch = self._fetching.pop(ticket, None)
-        if fetch is not None:
-            return self._fetched(fetch, ok=ok, size=size), []
         seal = self._sealing.pop(ticket, None)
-        return None, [] if seal is None else self._sealed(seal, ok=ok, size=size)
+        entry = None if fetch is None else self._fetched(fetch, ok=ok, size=size)
+        moves = [] if seal is None else self._sealed(seal, ok=ok, size=size)
+        self._keep_budget()  # what was under way could not go
+        return entry, moves
 
-    def book(self, session: int, source: Entry, *, size: int, exact: int) -> None:
-        """The session's file holds what *source* says."""
-        old = self.cache.parked.get(session)
-        if old is not None:
-            self.cache.forget(self.cache.entries[old])
-        file = self.cache.new(Place.PARK, source, size=size, held=source.held)
-        file.session, file.exact = session, min(exact, file.held)
-        self.cache.parked[session] = file.key
+    def found(
+        self, session: int, stream: TokenIds, *, size: int, name: str, exact: int, lossy: bool = False
+    ) -> None:
+        """The session has a file of earlier: of these tokens, of which the first *exact* are exact."""
+        source = Entry(key=0, stream=stream, held=len(stream), exact=exact)
+        self._book(session, source, size=size, name=name, lossy=lossy)
+        self._keep_budget()
+
+    def refused(self, session: int, *, size: int) -> None:
+        """The session has a file that cannot be used."""
+        self._book(session, Entry(key=0, used=_NEVER), size=size, name="", lossy=False)
         self._keep_budget()
 
     def remove(self, session: int) -> None:
@@ -178,7 +206,7 @@ class Parking:
         if ok:
             self.parks += 1
             if seal.wanted:
-                self.book(seal.session, entry, size=size, exact=0 if self.lossy else entry.exact)
+                self._book(seal.session, entry, size=size, name=seal.name, lossy=self.lossy)
             else:
                 self.orders.append(RemoveFile(session=seal.session))
         entry.promises -= 1
@@ -194,17 +222,34 @@ class Parking:
             entry.promises = 0
             self.cache.forget(entry)
             if self.cache.entries.get(fetch.file.key) is fetch.file:
-                self.cache.forget(fetch.file)
+                self.refused(fetch.file.session, size=fetch.file.size)
             return None
         entry.held, entry.exact = fetch.file.held, fetch.file.exact
         self.cache.resize(entry, size)
         return entry
 
+    def _book(self, session: int, source: Entry, *, size: int, name: str, lossy: bool) -> None:
+        """The session's file holds what *source* says, and no other file is the session's."""
+        old = self.cache.parked.get(session)
+        if old is not None:
+            self.cache.forget(self.cache.entries[old])
+        file = self.cache.new(Place.PARK, source, size=size, held=source.held)
+        file.session, file.name, file.lossy = session, name, lossy
+        if lossy:
+            file.exact = 0
+        self.cache.parked[session] = file.key
+
     def _keep_budget(self) -> None:
+        """Order the removal of what is too much. Not where a newer file of the same name may be there by then."""
         if not self.budget or self.cache.park_used <= self.budget:
             return
         files = [self.cache.entries[key] for key in self.cache.parked.values()]
-        offered = [Candidate(key=f.key, size=f.size, used=f.used) for f in files if not f.promises]
+        written = {seal.session for seal in self._sealing.values()}
+        offered = [
+            Candidate(key=file.key, size=file.size, used=file.used)
+            for file in files
+            if not file.promises and file.session not in written
+        ]
         for victim in victims(offered, self.cache.park_used - self.budget):
             file = self.cache.entries[victim.key]
             self.cache.evictions[Place.PARK] += 1

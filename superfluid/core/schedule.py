@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from superfluid.core import checkpoints, lanes, places
-from superfluid.core.cache import Cache, Entry, Found
+from superfluid.core.cache import Cache, Found
 from superfluid.core.errors import ContextFull, TooManyInFlight
 from superfluid.core.ids import TokenIds, packed
 from superfluid.core.job import Counts, Job, Update
@@ -247,11 +247,6 @@ class Scheduler:
     def pin(self, session: int, stream: TokenIds, deadline_ms: int, now_ms: int) -> Granted:
         """Keep a session's KV from being evicted as long as anything else can go. Raises `PinBudget`."""
         return self.cache.pins.put(session, stream, deadline_ms, now_ms)
-
-    def book_file(self, session: int, stream: TokenIds, *, size: int, exact: int) -> None:
-        """A park file of an earlier run is there."""
-        held = Entry(key=0, stream=stream, held=len(stream), exact=exact)
-        self.parking.book(session, held, size=size, exact=exact)
 
     def drop_host(self, percent: int) -> bool:
         """Give up a share of host memory, for the sake of others. Whether anything goes, with the next plan."""

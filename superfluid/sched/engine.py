@@ -15,44 +15,30 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import structlog
 import trio
 
 from superfluid.core.cache import Place
-from superfluid.core.errors import ShuttingDown, StartError, WorkerLost, WorkerStartFailed
+from superfluid.core.errors import StartError, WorkerLost
 from superfluid.core.ids import TokenIds
-from superfluid.core.orders import FetchFile, RemoveFile, SealFile
 from superfluid.core.plan import FINISHED, JobState, Plan
 from superfluid.core.schedule import Job, Options, Pool, Scheduler, Update
-from superfluid.sched.parkfiles import ParkFiles
+from superfluid.sched.parker import Parker
+from superfluid.sched.parkfiles import ParkFiles, StreamOf
+from superfluid.sched.starts import HEALTHY_SECONDS, Starts
 from superfluid.sched.status import Phase, Statistics, Status
 from superfluid.worker.link import WorkerLink
 from superfluid.worker.memory import available_bytes, host_budget
 from superfluid.worker.messages import Filed, Load, Ready
+from superfluid.worker.park import Encoding
 from superfluid_protocol import numbers
-
-RESPAWN_FIRST_SECONDS: Final = 0.1
-RESPAWN_MOST_SECONDS: Final = 10.0
-"""Back-off between respawns: the first is at once for a client, and a worker that dies at every start does not keep
-two cores busy with loading. One that carried out a plan starts the back-off anew: what killed it was no fault of
-the start, and a job that kills its worker costs one respawn each time somebody asks for it."""
-
-UNSTARTABLE_MOST_SECONDS: Final = 60.0
-"""Back-off between starts that fail for a reason of their own, which costs the loading of a model each time. Somebody who
-asks meanwhile shortens it to ``RESPAWN_MOST_SECONDS``."""
-
-HEALTHY_SECONDS: Final = 30.0
-"""A worker that lived this long, without anything to do, starts the back-off anew too."""
 
 TICKS_A_LINE: Final = 100
 """A debug line tells of every so many ticks: some seconds of work."""
 
 Sink = Callable[[Update], None]
-StreamOf = Callable[[int], "TokenIds | None"]
-"""Gives a session's tokens, or None for one that is not there."""
 
 _log = structlog.get_logger(target=__name__)
 
@@ -83,23 +69,16 @@ class Engine:
         self._invariant = invariant
         self._now_ms = now_ms
         self._scheduler = Scheduler(options=options)
-        self._files = park
-        self._model: tuple[str, StreamOf] | None = None
-        """Digest of the model, and what gives a session's tokens: without it no park file can be used."""
-        self._identified = trio.Event()
+        self._parker = None if park is None else Parker(park, self._scheduler)
         self._sinks: dict[int, Sink] = {}
         self._arrivals: dict[int, float] = {}
         """When each job came that has no token yet."""
-        self._refusal: StartError | None = None
-        """Why the last start failed; None once one worked, or was lost on the way."""
-        self._wanted = trio.Event()
-        """Somebody asked for what was refused."""
         self._link: WorkerLink | None = None
         self._work = trio.lowlevel.ParkingLot()
         self._saved = trio.lowlevel.ParkingLot()
         """Those who wait for KV in host memory."""
-        self._closed = trio.Event()
         self.status = Status()
+        self._starts = Starts(self.status)
         self.statistics = Statistics(self._scheduler)
 
     def submit(self, job: Job, sink: Sink) -> None:
@@ -109,7 +88,7 @@ class Engine:
             WorkerStartFailed: No worker can be had.
             TooManyInFlight: The queue is full.
         """
-        self._check_open()
+        self._starts.check_open()
         job.exact = job.exact or self._exact
         joinable = self._scheduler.joinable(job.qos)
         self._scheduler.submit(job)
@@ -136,7 +115,7 @@ class Engine:
             WorkerStartFailed: No worker can be had.
         """
         while self.status.n_ctx is None:
-            self._check_open()
+            self._starts.check_open()
             await self.status.changed.wait()
         return self.status.n_ctx
 
@@ -171,8 +150,8 @@ class Engine:
     def identify(self, model: str, stream_of: StreamOf) -> None:
         """Say which model this is (the digest of its content), and how to get a session's tokens: with that the park
         files of earlier runs can be told apart."""
-        self._model = (model, stream_of)
-        self._identified.set()
+        if self._parker is not None:
+            self._parker.identify(model, stream_of)
 
     def where(self, session: int, stream: TokenIds) -> tuple[str, int, int]:
         """Where the KV of *stream* lies, all but the last token of a reply (which was never computed).
@@ -182,15 +161,13 @@ class Engine:
             encoding, or "cold".
         """
         need = max(1, len(stream) - 1)
-        parked = 0
+        parked, encoding = 0, Encoding.RAW
         for entry, length in self._scheduler.cache.where(stream):
             if entry.place is not Place.PARK and length >= need:
                 return entry.place.name.lower(), length, 0
             if entry.place is Place.PARK and entry.session == session:
-                parked = length
-        if parked and self._files is not None:
-            return "park", parked, self._files.encodings.get(session, 0)
-        return "cold", 0, 0
+                parked, encoding = length, Encoding.Q8 if entry.lossy else Encoding.RAW
+        return ("park", parked, encoding) if parked else ("cold", 0, 0)
 
     def gauges(self) -> dict[str, int]:
         """Counts of the moment."""
@@ -215,31 +192,27 @@ class Engine:
         Raises:
             StartError: The first worker cannot load the model. Waiting jobs have failed.
         """
-        delay = RESPAWN_FIRST_SECONDS
-        while not self._closed.is_set():
+        while not self._starts.closed():
             self._change(Phase.LOADING)
-            self._wanted = trio.Event()
+            self._starts.begin()
             started, ticks = trio.current_time(), self.statistics.ticks
             _log.debug("starting a worker", respawns=self.statistics.respawns)
             try:
                 await self._serve_one()
             except WorkerLost as loss:
+                lived = trio.current_time() - started
+                self._starts.lost(healthy=self.statistics.ticks > ticks or lived > HEALTHY_SECONDS)
                 self._lost(loss)
-                if self.statistics.ticks > ticks or trio.current_time() - started > HEALTHY_SECONDS:
-                    delay = RESPAWN_FIRST_SECONDS
             except StartError as failure:
-                if self.status.n_ctx is None:
-                    self._change(Phase.FAILED, reason=str(failure))
-                    self._refuse(failure)
+                first = self.status.n_ctx is None
+                self._change(Phase.FAILED if first else Phase.UNSTARTABLE, reason=str(failure))
+                waiting = [job.id for job in self._scheduler.drain_queue()]
+                self._fail_jobs(waiting, self._starts.failed(failure))
+                if first:
                     raise
-                self._change(Phase.UNSTARTABLE, reason=str(failure))
-                self._refuse(failure)
-            if self._closed.is_set():
+            if self._starts.closed():
                 break
-            # Jobs wait for the successor of a lost worker, so what failing starts made of the pause is not for them.
-            delay = min(delay, RESPAWN_MOST_SECONDS if self._refusal is None else UNSTARTABLE_MOST_SECONDS)
-            await self._pause(delay)
-            delay *= 2
+            await self._starts.pause()
             self.statistics.respawns += 1
         self._change(Phase.CLOSED)
 
@@ -250,9 +223,9 @@ class Engine:
 
     def close(self) -> None:
         """End `run` once no job is left; the caller cancels the jobs it does not want to wait for."""
-        self._closed.set()
-        self._wanted.set()
-        self._identified.set()
+        self._starts.close()
+        if self._parker is not None:
+            self._parker.close()
         self._work.unpark_all()
         self._wake()
 
@@ -264,14 +237,6 @@ class Engine:
         finally:
             await link.aclose()
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait before the next start, at most *seconds*."""
-        with trio.move_on_after(min(seconds, RESPAWN_MOST_SECONDS)):
-            await self._closed.wait()
-        if seconds > RESPAWN_MOST_SECONDS:
-            with trio.move_on_after(seconds - RESPAWN_MOST_SECONDS):
-                await self._wanted.wait()
-
     async def _serve(self, link: WorkerLink) -> None:
         """Tick after tick, until the engine closes.
 
@@ -279,22 +244,21 @@ class Engine:
             WorkerLost: The worker is gone.
         """
         self._scheduler.open(self._pool(link.ready))
-        if self.status.n_ctx is None and self._files is not None:
-            await self._open_files(link.ready, self._files)
+        if self._parker is not None:
+            await self._parker.open(self._load, link.ready)
         self._link = link
         self.status.n_ctx, self.status.description = link.ready.n_ctx, link.ready.description
         # A successor gets the same size, whatever memory is free by then: a session that fitted has to fit again.
         self._load = replace(self._load, n_ctx=link.ready.n_ctx)
-        if self._refusal is not None:
-            _log.info("a worker could be started again", worker=link.pid)
-            self._refusal = None
+        self._starts.worked(link.pid)
         self._change(Phase.READY, worker_pid=link.pid)
         try:
             while True:
                 plan = self._scheduler.plan(self._now_ms())
                 ordered = bool(self._scheduler.orders)
                 if ordered:
-                    await self._carry_out_orders(link)
+                    assert self._parker is not None, "nothing is parked without a directory"
+                    await self._parker.carry_out(link)
                 if plan is not None:
                     self._tell(plan)
                     result = await link.run(plan)
@@ -305,7 +269,7 @@ class Engine:
                         self._saved.unpark_all()
                 elif ordered:
                     continue  # somebody may have come meanwhile
-                elif self._closed.is_set() and not self._owes_anything():
+                elif self._starts.closed() and not self._owes_anything():
                     return
                 else:
                     await self._rest(link)
@@ -335,48 +299,9 @@ class Engine:
             host_bytes=host,
         )
 
-    async def _open_files(self, ready: Ready, files: ParkFiles) -> None:
-        """Find the park files of earlier runs, before the first job could need one.
-
-        Raises:
-            StartError: The lossy encoding was asked for, and cannot be had.
-        """
-        if files.lossy and ready.lossy_refusal:
-            raise StartError(f"--park-lossy cannot be had with this model: {ready.lossy_refusal}; use --park")
-        await self._identified.wait()
-        if self._model is None:
-            return
-        model, stream_of = self._model
-        files.identify(model, ready.settings)
-        try:
-            found = await trio.to_thread.run_sync(files.prepare)
-        except OSError as failure:
-            _log.error("park files cannot be used", directory=str(files.directory), reason=failure.strerror)
-            return
-        for parked in files.usable(found, stream_of):
-            self._scheduler.book_file(parked.session, parked.stream, size=parked.size, exact=parked.exact)
-
-    async def _carry_out_orders(self, link: WorkerLink) -> None:
-        """Do what the scheduler wants done with park files."""
-        assert self._files is not None, "nothing is parked without a directory"
-        orders = list(self._scheduler.orders)
-        self._scheduler.orders.clear()
-        for order in orders:
-            match order:
-                case SealFile():
-                    link.seal_nowait(self._files.seal(order))
-                case FetchFile():
-                    link.fetch_nowait(self._files.fetch(order))
-                case RemoveFile():
-                    try:
-                        await trio.to_thread.run_sync(partial(self._files.remove, order))
-                    except OSError as failure:
-                        _log.warning("a park file stays", session=order.session, reason=failure.strerror)
-
     def _filed(self, answer: Filed) -> None:
-        if not answer.ok:
-            _log.warning("a park file was not written or not used", reason=answer.detail)
-        self._scheduler.filed(answer.ticket, ok=answer.ok, size=answer.size)
+        if self._parker is not None:
+            self._parker.filed(answer)
         self._work.unpark_all()
 
     async def _rest(self, link: WorkerLink) -> None:
@@ -409,18 +334,8 @@ class Engine:
         jobs = self._scheduler.reset()
         _log.error("worker lost", reason=str(loss), jobs=len(jobs), waiting=len(self._scheduler.queues))
         self._change(Phase.LOST, reason=str(loss))
-        # What the start fails for, if it still does, is for the next one to say; until then jobs wait.
-        self._refusal = None
         detail = f"the worker was lost ({loss}); what it made is recorded, generate again to continue"
         self._fail_jobs(jobs, detail)
-
-    def _refuse(self, failure: StartError) -> None:
-        """Fail what waits, and what comes until a worker could be started."""
-        if self._refusal is None or str(self._refusal) != str(failure):
-            _log.error("no worker can be started", reason=str(failure))
-        self._refusal = failure
-        waiting = [job.id for job in self._scheduler.drain_queue()]
-        self._fail_jobs(waiting, self._why_refused())
 
     def _tell(self, plan: Plan) -> None:
         """Debug lines: whom a plan admits, and now and then how large one is."""
@@ -447,19 +362,6 @@ class Engine:
     def _fail_jobs(self, jobs: list[int], detail: str) -> None:
         for job in jobs:
             self._deliver(Update(job=job, tokens=array("I"), state=JobState.ERROR, warm=0, detail=detail))
-
-    def _check_open(self) -> None:
-        if self._refusal is not None:
-            self._wanted.set()
-            kind = self._refusal.kind if isinstance(self._refusal, WorkerStartFailed) else "engine"
-            raise WorkerStartFailed(kind, self._why_refused()) from self._refusal
-        if self._closed.is_set():
-            raise ShuttingDown("the daemon is ending; try again after its restart")
-
-    def _why_refused(self) -> str:
-        if self.status.n_ctx is None:
-            return str(self._refusal)
-        return f"no worker can be started now: {self._refusal}; it is tried again by itself"
 
     def _progress(self, fraction: float) -> None:
         self.status.fraction = fraction

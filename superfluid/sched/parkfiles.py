@@ -6,21 +6,38 @@ worker finds out before its context is touched.
 
 import hashlib
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import structlog
 
 from superfluid.core.ids import TokenIds
 from superfluid.core.orders import FetchFile, RemoveFile, SealFile
+from superfluid.core.origin import Origin
 from superfluid.worker import park
 from superfluid.worker.messages import Fetch, Seal
 
-_EXACT: Final = " exact="
+StreamOf = Callable[[int], "TokenIds | None"]
+"""Gives a session's tokens, or None for one that is not there."""
 
 _log = structlog.get_logger(target=__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A file that lies there.
+
+    Attributes:
+        size: Bytes of the file.
+        header: None where it cannot be read; *damage* says why.
+    """
+
+    session: int
+    size: int
+    header: park.Header | None
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +45,32 @@ class Parked:
     """A file that can be used.
 
     Attributes:
-        exact: Leading positions that were computed exactly.
+        name: What it says of itself (`Origin.name`).
+        exact: Leading positions that are exact.
         size: Bytes of the file.
-        encoding: A ``park.Encoding``.
+        lossy: Whether it is in the lossy encoding.
     """
 
     session: int
     stream: TokenIds
+    name: str
     exact: int
     size: int
-    encoding: int
+    lossy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A file that cannot be used now.
+
+    Attributes:
+        size: Bytes of the file.
+        gone: Its session is gone, so that it never can.
+    """
+
+    session: int
+    size: int
+    gone: bool = False
 
 
 class ParkFiles:
@@ -51,13 +84,6 @@ class ParkFiles:
     def __init__(self, directory: Path, *, lossy: bool) -> None:
         self.directory = directory
         self.lossy = lossy
-        self.encodings: dict[int, int] = {}
-        """Of each session's file."""
-        self._identity: str | None = None
-
-    def identify(self, model: str, settings: str) -> None:
-        """Say what KV is of: digest of the model, and what else decides whether a worker can read it."""
-        self._identity = f"{model} {settings}"
 
     def path(self, session: int) -> Path:
         """The session's file."""
@@ -65,12 +91,11 @@ class ParkFiles:
 
     def seal(self, order: SealFile) -> Seal:
         """What to tell the worker."""
-        self.encodings[order.session] = park.Encoding.Q8 if self.lossy else park.Encoding.RAW
         return Seal(
             ticket=order.ticket,
             entry=order.entry,
             path=str(self.path(order.session)),
-            identity=self._name(order.exact),
+            identity=order.name,
             digest=_digest(order.stream),
             positions=len(order.stream),
             lossy=self.lossy,
@@ -82,7 +107,7 @@ class ParkFiles:
             ticket=order.ticket,
             entry=order.entry,
             path=str(self.path(order.session)),
-            identity=self._name(order.exact),
+            identity=order.name,
             digest=_digest(order.stream),
             positions=len(order.stream),
         )
@@ -91,11 +116,10 @@ class ParkFiles:
         """Remove a session's file, if it has one. Blocks."""
         self.path(order.session).unlink(missing_ok=True)
 
-    def prepare(self) -> list[tuple[int, park.Header, int]]:
-        """Make the directory, remove what killed workers left unfinished, and read the headers. Blocks.
+    def sweep(self) -> None:
+        """Make the directory, and remove what killed workers left unfinished in it. Blocks.
 
-        Returns:
-            session, header and size of each file, the one that was written last coming last.
+        Only while no worker writes there.
 
         Raises:
             OSError: The directory cannot be used.
@@ -103,56 +127,83 @@ class ParkFiles:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for leftover in park.leftovers(self.directory):
             leftover.unlink(missing_ok=True)
-        found: list[tuple[float, int, park.Header, int]] = []
+
+    def scan(self) -> list[Found]:
+        """Read the headers, the file that was written last coming last. Blocks.
+
+        Raises:
+            OSError: The directory cannot be used.
+        """
+        found: list[tuple[int, Found]] = []
         with os.scandir(self.directory) as files:
             for file in files:
-                stem, suffix = Path(file.name).stem, Path(file.name).suffix
-                if suffix != park.SUFFIX or not stem.isdecimal():
-                    continue
+                session = file.name.removesuffix(park.SUFFIX)
+                if not session.isdecimal() or file.name != self.path(int(session)).name:
+                    continue  # of somebody else
                 try:
                     status = file.stat(follow_symlinks=False)
-                    found.append(
-                        (status.st_mtime, int(stem), park.read_header(Path(file.path)), status.st_size)
-                    )
-                except (park.ParkError, OSError) as fault:
-                    _log.warning("a park file is not used", file=file.path, reason=str(fault))
-        return [(session, header, size) for _, session, header, size in sorted(found, key=lambda f: f[:2])]
-
-    def usable(
-        self,
-        found: list[tuple[int, park.Header, int]],
-        stream_of: Callable[[int], "TokenIds | None"],
-    ) -> list[Parked]:
-        """Of what `prepare` found: the files that are of this model and of the sessions as they are."""
-        usable: list[Parked] = []
-        for session, header, size in found:
-            identity, _, exact = header.identity.partition(_EXACT)
-            stream = stream_of(session)
-            reason = None
-            if identity != self._identity or not exact.isdecimal():
-                reason = "it was made with another model or other settings"
-            elif stream is None or len(stream) < header.positions:
-                reason = "the session is not there any more, or shorter than the file"
-            elif _digest(stream[: header.positions]) != header.digest:
-                reason = "the session has other tokens"
-            if reason is not None or stream is None:
-                _log.info("a park file is not used", session=session, reason=reason)
-                continue
-            self.encodings[session] = header.encoding
-            usable.append(
-                Parked(
-                    session=session,
-                    stream=stream[: header.positions],
-                    exact=int(exact),
-                    size=size,
-                    encoding=header.encoding,
+                except FileNotFoundError:
+                    continue
+                size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+                header, damage = _header(Path(file.path))
+                found.append(
+                    (status.st_mtime_ns, Found(session=int(session), size=size, header=header, damage=damage))
                 )
-            )
-        return usable
+        return [one for _, one in sorted(found, key=lambda pair: (pair[0], pair[1].session))]
 
-    def _name(self, exact: int) -> str:
-        assert self._identity is not None, "nothing is parked before the model is known"
-        return f"{self._identity}{_EXACT}{exact}"
+    def judge(
+        self, found: list[Found], stream_of: StreamOf, origin: Origin, *, n_ctx: int
+    ) -> Iterator[Parked | Refused]:
+        """Tell which of the files can be used by a worker of that origin, with *n_ctx* positions a sequence, for the
+        sessions as they are."""
+        for file in found:
+            stream = stream_of(file.session)
+            parked = None if stream is None else _judge(file, stream, origin, n_ctx)
+            if isinstance(parked, Parked):
+                yield parked
+                continue
+            reason = parked or "its session is not there any more"
+            gone = stream is None
+            _log.info(
+                "a park file is not used",
+                session=file.session,
+                bytes=file.size,
+                reason=reason,
+                then="it is removed" if gone else "it goes before others when room is needed",
+            )
+            yield Refused(session=file.session, size=file.size, gone=gone)
+
+
+def _judge(file: Found, stream: TokenIds, origin: Origin, n_ctx: int) -> Parked | str:
+    """The file as it can be used, or why it cannot."""
+    header = file.header
+    if header is None:
+        return file.damage
+    exact = origin.trusted(header.identity)
+    if exact is None:
+        return "it was made with another model or other settings"
+    if header.positions > n_ctx:
+        return f"it has {header.positions} positions, and the context {n_ctx}"
+    if len(stream) < header.positions:
+        return "the session is shorter than the file"
+    stream = stream[: header.positions]
+    if _digest(stream) != header.digest:
+        return "the session has other tokens"
+    return Parked(
+        session=file.session,
+        stream=stream,
+        name=header.identity,
+        exact=exact,
+        size=file.size,
+        lossy=header.encoding is not park.Encoding.RAW,
+    )
+
+
+def _header(path: Path) -> tuple[park.Header | None, str]:
+    try:
+        return park.read_header(path), ""
+    except (park.ParkError, OSError) as fault:
+        return None, str(fault)
 
 
 def _digest(stream: TokenIds) -> bytes:

@@ -21,7 +21,7 @@ from superfluid.worker.llama.context import Context, Ids
 from superfluid.worker.llama.library import build
 from superfluid.worker.llama.model import Model
 from superfluid.worker.llama.sampler import Candidates, Sampler
-from superfluid.worker.llama.state_kind import measure_state
+from superfluid.worker.llama.state_kind import measure_state, read_by
 from superfluid.worker.messages import Load, Ready, clip
 from superfluid.worker.moves import Moves, changed_sequence
 from superfluid.worker.prefill import Prefill
@@ -59,10 +59,7 @@ class Engine:
             library=clip(build()),
             threads=load.threads,
             cuts=context.cuts,
-            settings=clip(
-                f"n_seq={context.n_seq} n_ctx={context.n_ctx} kv={load.kv_type} flash={load.flash_attn} "
-                f"kernels={load.kernels} exact_rows={load.exact_rows}/{load.exact_outputs} library={build()}"
-            ),
+            settings=clip(read_by(context, load)),
         )
 
     @classmethod

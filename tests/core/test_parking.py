@@ -74,6 +74,11 @@ class Park(Bench):
         self.engine.pool = replace(self.pool, exact=True)
         self.scheduler.open(self.engine.pool)
 
+    def book(self, session, stream, *, size):
+        """A file of an earlier daemon is there."""
+        parking = self.scheduler.parking
+        parking.found(session, stream, size=size, name=parking.origin.name(0), exact=0)
+
     def parked(self):
         cache = self.scheduler.cache
         return {session: cache.entries[key].held for session, key in cache.parked.items()}
@@ -190,11 +195,47 @@ def test_the_file_that_was_not_used_for_longest_goes_for_the_budget():
     assert park.scheduler.cache.evictions[Place.PARK] == 1
 
 
+def test_a_file_stays_while_a_newer_one_of_its_session_is_written():
+    """Its removal could come after the writing, and take the newer one."""
+    park = Park(park_bytes=250, kept=3)
+    park.park(1, [1] * 100, session=1)
+    park.run(2, [*park.stream(1), *[1] * 20], session=1)
+    park.settle_down()
+    for session in (3, 4):
+        park.run(session, [session] * 100, session=session)
+        park.settle_down()
+    sealing = park.asked.pop(0)
+    park.answer()
+    park.answer()
+    assert park.parked() == {1: 104, 4: 104}, "another goes for it"
+    park.asked.append(sealing)
+    park.answer()
+
+    assert park.parked() == {1: 129, 4: 104}
+    assert park.files.keys() == {1, 4}
+
+
+def test_nor_does_it_stay_for_good_where_the_newer_one_could_not_be_written():
+    park = Park(park_bytes=200, kept=3)
+    park.park(1, [1] * 100, session=1)
+    park.run(2, [*park.stream(1), *[1] * 20], session=1)
+    park.run(3, [3] * 100, session=3, exact=True)
+    park.settle_down()
+    first, second = park.asked
+    park.asked = [second]
+    park.answer()
+    assert park.parked() == {1: 104}, "the new one went for it"
+    park.asked = [first]
+    park.answer(ok=False)
+
+    assert park.parked() == {1: 104}
+
+
 def test_lossy_files_hold_nothing_exact():
     park = Park(park_lossy=True)
     park.run(1, TURN, session=SESSION, exact=True)
     park.settle_down()
-    assert park.asked[0][0].exact == 0
+    assert park.asked[0][0].name == park.scheduler.parking.origin.name(0)
     park.answer()
     park.lose_memory()
     park.run(2, [*TURN, 8], session=SESSION, exact=True)
@@ -235,7 +276,11 @@ def test_a_parked_session_is_read_before_its_job_has_a_lane():
     park.submit(2, [*park.stream(1), 8], session=SESSION, exact=True)
     assert park.tick() is None
     ((order, _),) = park.asked
-    assert (order.session, len(order.stream), order.exact) == (SESSION, 104, 104)
+    assert (order.session, len(order.stream), order.name) == (
+        SESSION,
+        104,
+        park.scheduler.parking.origin.name(104),
+    )
     park.answer()
     park.drain()
 
@@ -244,16 +289,112 @@ def test_a_parked_session_is_read_before_its_job_has_a_lane():
     assert park.scheduler.counts.resumes == {"park": 1}
 
 
-def test_a_file_that_cannot_be_used_is_forgotten_and_its_job_resumes_cold():
+def test_a_file_that_cannot_be_used_is_never_read_again_and_its_job_resumes_cold():
     park = parked()
-    park.submit(2, [*park.stream(1), 8], session=SESSION)
+    park.submit(2, [*park.stream(1), 8])
     park.tick()
     park.answer(ok=False)
     park.drain()
-
     assert park.ends[2].warm == 0
     assert park.is_whole(2)
     assert park.scheduler.cache.host_used == 0
+    park.lose_memory()
+    park.run(3, [*park.stream(1), 9])
+
+    assert park.asked == []
+    assert park.parked() == {SESSION: 0}
+    assert park.scheduler.cache.park_used == 104, "it is there, and takes room"
+
+
+def test_it_goes_before_files_that_were_not_used_for_longer():
+    park = Park(park_bytes=330, kept=0)
+    for session in (1, 2, 3):
+        park.park(session, [session] * 100, session=session)
+    park.lose_memory()
+    park.submit(4, [*park.stream(3), 8])
+    park.tick()
+    park.answer(ok=False)
+    park.drain()
+    park.park(5, [5] * 100, session=5)
+
+    assert park.parked() == {1: 104, 2: 104, 5: 104}
+
+
+# -- files of earlier -------------------------------------------------------------------------------
+
+
+def test_files_that_cannot_be_used_go_first():
+    park = Park(park_bytes=500)
+    parking = park.scheduler.parking
+    parking.refused(8, size=200)
+    park.book(9, array("I", [9] * 200), size=200)
+    assert park.scheduler.cache.park_used == 400
+    park.park()
+
+    assert park.parked() == {9: 200, SESSION: 104}
+
+
+def test_they_go_at_once_where_the_others_fill_the_budget():
+    park = Park(park_bytes=250)
+    park.scheduler.parking.refused(8, size=200)
+    park.book(9, array("I", [9] * 200), size=200)
+
+    assert park.parked() == {9: 200}
+    assert park.scheduler.orders == [RemoveFile(session=8)]
+
+
+def test_a_new_file_takes_the_place_of_one_that_cannot_be_used():
+    park = Park()
+    park.scheduler.parking.refused(SESSION, size=200)
+    park.park()
+
+    assert park.parked() == {SESSION: 104}
+    assert park.scheduler.cache.park_used == 104
+    assert SESSION in park.files
+
+
+def test_a_worker_like_the_one_before_reads_the_same_files():
+    park = parked()
+    parking = park.scheduler.parking
+
+    assert not parking.open(parking.origin)
+    assert park.parked() == {SESSION: 104}
+
+
+@pytest.mark.parametrize("changes", [{"identity": "other"}, {"rows": 4}])
+def test_for_another_worker_the_files_are_looked_at_anew(changes):
+    park = parked()
+    parking = park.scheduler.parking
+
+    assert parking.open(replace(parking.origin, **changes))
+    assert park.parked() == {}
+    assert park.scheduler.cache.park_used == 0
+    assert park.scheduler.orders == [], "they stay where they are"
+
+
+def test_what_is_read_is_what_was_found_under_its_own_name():
+    park = Park()
+    park.computes_exactly()
+    park.scheduler.parking.found(SESSION, array("I", TURN), size=100, name="as it is", exact=60)
+    park.files[SESSION] = Kv(array("I", TURN), 100)
+    park.submit(2, [*TURN, 8], exact=True)
+    park.tick()
+    assert park.asked == [], "60 positions are too few to read"
+    park.drain()
+    park.lose_memory()
+    park.submit(3, [*TURN, 9])
+    park.tick()
+
+    assert park.asked[0][0].name == "as it is"
+
+
+def test_a_lossy_file_is_not_exact_whatever_it_says():
+    park = Park()
+    park.scheduler.parking.found(SESSION, array("I", TURN), size=100, name="", exact=100, lossy=True)
+    park.run(2, [*TURN, 8], exact=True)
+
+    assert park.asked == []
+    assert park.ends[2].warm == 0
 
 
 def test_others_are_served_while_a_file_is_read():
@@ -313,7 +454,7 @@ def test_a_job_that_waits_for_a_longer_file_lets_the_first_one_go():
     park.tick()
     park.scheduler.reclass(2, 3)  # paused: it gets no lane yet
     park.answer()
-    park.scheduler.book_file(9, array("I", prompt[:-1]), size=300, exact=0)
+    park.book(9, array("I", prompt[:-1]), size=300)
     park.files[9] = Kv(array("I", prompt[:-1]))
     park.scheduler.background_divisor = 1
     park.tick()
@@ -326,7 +467,7 @@ def test_a_job_that_waits_for_a_longer_file_lets_the_first_one_go():
 
 def test_a_file_is_not_read_where_host_memory_has_no_room():
     park = Park(host=150)
-    park.scheduler.book_file(SESSION, array("I", [5] * 200), size=200, exact=0)
+    park.book(SESSION, array("I", [5] * 200), size=200)
     park.run(2, [*[5] * 200, 8])
 
     assert park.asked == []
@@ -335,7 +476,7 @@ def test_a_file_is_not_read_where_host_memory_has_no_room():
 
 def test_a_file_that_spares_little_is_not_read():
     park = Park()
-    park.scheduler.book_file(SESSION, array("I", [5] * LEAST_FETCHED), size=100, exact=0)
+    park.book(SESSION, array("I", [5] * LEAST_FETCHED), size=100)
     park.run(2, [*[5] * (LEAST_FETCHED - 1), 8])
     assert park.asked == []
     park.submit(3, [*[5] * LEAST_FETCHED, 9])
@@ -350,7 +491,7 @@ def test_an_urgent_job_that_takes_a_lane_reads_no_file_for_little():
     park = Park()
     park.submit(1, [9] * 20, limit=400, qos=2)
     park.tick()
-    park.scheduler.book_file(SESSION, array("I", [5] * 40), size=40, exact=0)
+    park.book(SESSION, array("I", [5] * 40), size=40)
     park.submit(2, [*[5] * 40, 8], qos=0)
     park.drain()
 

@@ -231,7 +231,7 @@ class Traffic:
         if fetch and self.fetches:
             order = self.fetches.pop(0)
             kv = self.files.get(order.session, Kv())
-            ok = ok and (kv.tokens, kv.exact) == (order.stream, order.exact)
+            ok = ok and (kv.tokens, kv.exact) == (order.stream, self.named(order))
             if ok:
                 self.engine.host[order.entry] = kv.first(len(kv.tokens))
             self.scheduler.filed(order.ticket, ok=ok, size=self.pool.size(len(kv.tokens)))
@@ -242,8 +242,13 @@ class Traffic:
             self.scheduler.filed(order.ticket, ok=ok, size=len(kv.tokens))
 
     def write(self, order, kv):
-        assert order.exact == 0 if self.options.park_lossy else order.exact <= kv.exact
-        self.files[order.session] = Kv(kv.tokens, order.exact)
+        exact = self.named(order)
+        assert exact == 0 if self.options.park_lossy else exact <= kv.exact
+        self.files[order.session] = Kv(kv.tokens, exact)
+
+    def named(self, order):
+        """How many positions of a file are exact, as its name says."""
+        return self.scheduler.parking.origin.trusted(order.name)
 
     # -- losses -------------------------------------------------------------------------------------
 
@@ -288,8 +293,10 @@ class Traffic:
         assert cache.host_used == sum(entry.size for entry in host.values()) <= self.pool.host_bytes
         assert cache.park_used == sum(entry.size for entry in files.values())
         assert cache.parked == {entry.session: key for key, entry in files.items()}
-        unpromised = [entry for entry in files.values() if not entry.promises]
-        assert not self.options.park_bytes or not unpromised or cache.park_used <= self.options.park_bytes
+        assert {entry.session for entry in files.values() if entry.held} <= self.files.keys()
+        written = {order.session for order, _ in self.seals}
+        can_go = [entry for entry in files.values() if not entry.promises and entry.session not in written]
+        assert not self.options.park_bytes or not can_go or cache.park_used <= self.options.park_bytes
         for namespace in {entry.namespace for entry in cache.entries.values()}:
             index = cache._indexes.get(namespace, ())
             listed = {k for k, e in cache.entries.items() if e.namespace == namespace and e.stream}

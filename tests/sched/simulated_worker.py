@@ -71,7 +71,7 @@ class SimulatedLink:
             library="none",
             threads=1,
             cuts="free",
-            settings="none",
+            settings=workers.settings,
         )
         self.filings: list[Seal | Fetch] = []
         """Seals and fetches that wait for `file`."""
@@ -202,7 +202,8 @@ class SimulatedLink:
 class SimulatedWorkers:
     """Starts links in the place of `WorkerLink`.
 
-    `fail_starts` says how coming starts end, `die_at_plans` how many plans kill the worker that gets them.
+    `fail_starts` says how coming starts end, `die_at_plans` how many plans kill the worker that gets them, `settings`
+    what decides whether the KV of coming ones can be read.
     """
 
     def __init__(self) -> None:
@@ -211,6 +212,7 @@ class SimulatedWorkers:
         self.load_seconds = 0.0
         self.fail_starts: list[SuperfluidError] = []
         self.die_at_plans = 0
+        self.settings = "none"
         self.changed = trio.Event()
 
     async def start(

@@ -34,10 +34,10 @@ def workers(monkeypatch):
 class Daemon:
     """An engine with a directory of park files, and the sessions that it can ask for."""
 
-    def __init__(self, directory, workers):
+    def __init__(self, directory, workers, **changes):
         self.workers = workers
         self.files = ParkFiles(directory, lossy=False)
-        options = Options(lanes=2, kept=2, host_bytes=1 << 20, park=True)
+        options = Options(lanes=2, kept=2, host_bytes=1 << 20, park=True, **changes)
         self.engine = Engine(Load(model_path="/model", n_ctx=N_CTX, n_seq=4), options, park=self.files)
         self.sessions = {}
 
@@ -65,6 +65,13 @@ class Daemon:
         """The files of earlier daemons have been looked at."""
         while self.engine.status.phase is not Phase.READY:
             await self.engine.status.changed.wait()
+
+    async def replaced(self):
+        """The worker dies, and its successor is ready."""
+        self.worker.die()
+        while self.engine.status.phase is Phase.READY:
+            await self.engine.status.changed.wait()
+        await self.ready()
 
     async def filing(self):
         """The request for a file that the worker has got."""
@@ -261,19 +268,122 @@ async def test_closing_ends_when_the_last_job_that_waits_is_cancelled(parked):
 
 @pytest.mark.parametrize(
     ("model", "stream"),
-    [("other", WHOLE), ("digest", [9, *WHOLE[1:]]), ("digest", WHOLE[:50]), ("digest", None)],
-    ids=["another model", "a rewritten history", "a shorter session", "no session"],
+    [("other", WHOLE), ("digest", [9, *WHOLE[1:]]), ("digest", WHOLE[:50])],
+    ids=["another model", "a rewritten history", "a shorter session"],
 )
 async def test_a_file_that_does_not_fit_is_a_clean_miss(parked, model, stream):
-    if stream is None:
-        del parked.sessions[SESSION]
-    else:
-        parked.sessions[SESSION] = array("I", stream)
+    """It counts all the same: it takes room."""
+    parked.sessions[SESSION] = array("I", stream)
+    size = parked.files.path(SESSION).stat().st_size
     async with parked.running(model=model):
         await parked.ask(2, [*WHOLE, 220], session=0).wait()
+        assert parked.engine.gauges()["park_bytes"] == size
 
     assert parked.started(2) == [0]
     assert parked.worker.filings == []
+    assert parked.files.path(SESSION).exists()
+
+
+async def test_the_file_of_a_session_that_is_gone_is_removed(parked):
+    parked.sessions.clear()
+    async with parked.running():
+        await parked.ready()
+        await wait_all_tasks_blocked()
+
+    assert not parked.files.path(SESSION).exists()
+    assert parked.engine.gauges()["park_bytes"] == 0
+
+
+async def test_a_file_that_is_longer_than_the_context_is_not_read(parked, monkeypatch):
+    """The context's size follows the memory that is free at the start: it may fit another time."""
+    monkeypatch.setattr("tests.sched.simulated_worker.N_CTX", 218)
+    async with parked.running():
+        await parked.ask(2, [*WHOLE[:210], 9], session=0).wait()
+
+    assert parked.started(2) == [0]
+    assert parked.files.path(SESSION).exists()
+
+
+async def test_a_file_of_a_context_of_another_size_and_padding_is_read(parked):
+    load = Load(model_path="/model", n_ctx=N_CTX * 2, n_seq=4, exact_rows=8)
+    parked.engine.configure(load, exact=False, invariant=False)
+    async with parked.running():
+        asked = parked.ask(2, [*WHOLE, 220], session=0)
+        await parked.filing()
+        parked.worker.file()
+        await asked.wait()
+
+    assert parked.started(2) == [219]
+
+
+async def test_files_that_cannot_be_used_go_first(tmp_path, workers, autojump_clock):
+    await park_one(tmp_path, workers)
+    workers.links.clear()
+    daemon = Daemon(tmp_path, workers, park_bytes=600)
+    daemon.sessions[SESSION] = array("I", WHOLE)
+    async with daemon.running(model="other"):
+        await daemon.ready()
+        for session in (8, 9):
+            await daemon.ask(session, session=session).wait()
+            await daemon.filing()
+            daemon.worker.file()
+
+    left = [session for session in (SESSION, 8, 9) if daemon.files.path(session).exists()]
+    assert left == [8, 9]
+
+
+# -- the next worker --------------------------------------------------------------------------------
+
+
+async def test_what_a_lost_worker_left_unfinished_is_swept(parked):
+    leftover = parked.files.directory / f"{SESSION}.park.99-1.tmp"
+    async with parked.running():
+        await parked.ready()
+        leftover.write_text("x")
+        await parked.replaced()
+
+    assert not leftover.exists()
+
+
+async def test_a_worker_of_another_build_reads_none_of_the_files_before_it(parked):
+    async with parked.running():
+        await parked.ready()
+        parked.workers.settings = "a newer library"
+        await parked.replaced()
+        await parked.ask(2, [*WHOLE, 220], session=SESSION).wait()
+        seal = await parked.filing()
+        parked.worker.file()
+        assert parked.engine.gauges()["park_bytes"] == seal.positions
+
+    assert parked.started(2) == [0]
+    assert "a newer library" in seal.identity
+
+
+async def test_nor_does_it_miss_those_of_its_own(parked):
+    """The library was replaced, and put back while the daemon ran."""
+    async with parked.running():
+        await parked.ready()
+        parked.workers.settings = "a newer library"
+        await parked.replaced()
+        parked.workers.settings = "none"
+        await parked.replaced()
+        asked = parked.ask(2, [*WHOLE, 220], session=0)
+        assert isinstance(await parked.filing(), Fetch)
+        parked.worker.file()
+        await asked.wait()
+
+    assert parked.started(2) == [219]
+
+
+async def test_what_has_to_go_is_gone_before_the_next_worker_looks(parked):
+    async with parked.running():
+        await parked.ready()
+        parked.engine._scheduler.parking.remove(SESSION)
+        parked.workers.settings = "a newer library"
+        await parked.replaced()
+        assert parked.engine.gauges()["park_bytes"] == 0
+
+    assert not parked.files.path(SESSION).exists()
 
 
 async def test_a_directory_that_cannot_be_used_is_no_reason_not_to_serve(

@@ -12,13 +12,12 @@ from superfluid.core.errors import ShuttingDown, TooManyInFlight, WorkerLost, Wo
 from superfluid.core.plan import FINISHED, JobState
 from superfluid.core.schedule import Job, Options
 from superfluid.sched import engine as engine_module
-from superfluid.sched.engine import (
+from superfluid.sched.engine import Engine, Phase
+from superfluid.sched.starts import (
     HEALTHY_SECONDS,
     RESPAWN_FIRST_SECONDS,
     RESPAWN_MOST_SECONDS,
     UNSTARTABLE_MOST_SECONDS,
-    Engine,
-    Phase,
 )
 from superfluid.worker.messages import Load
 from tests.daemon import GREEDY

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from superfluid.worker.llama.context import Context, Outcome
+from superfluid.worker.llama.library import build
+from superfluid.worker.messages import Load
 from superfluid.worker.quantize import lossy_refusal
 
 
@@ -40,3 +42,25 @@ def measure_state(context: Context) -> StateKind:
         return StateKind(per_sequence=0, per_token=guess, lossy_refusal="the state could not be exported")
     each = sizes[1] - sizes[0]
     return StateKind(per_sequence=sizes[0] - each, per_token=each, lossy_refusal=lossy_refusal(state) or "")
+
+
+def read_by(context: Context, load: Load) -> str:
+    """What else than the model decides which states a context can read, and what their values are: names and values.
+
+    How many positions a sequence can have does not: a state is the same to the byte whatever the context's size, and
+    goes into any where its positions fit. Only of models whose rotary embedding has other factors for long contexts
+    (LongRoPE) the size picks the factors. Nor does the padding of exact rows: it changes what rows are computed with,
+    not what they are taken for.
+    """
+    return (
+        f"n_seq={context.n_seq} kv={load.kv_type} flash={load.flash_attn} kernels={load.kernels} "
+        f"rope={_rope(context)} library={build()}"
+    )
+
+
+def _rope(context: Context) -> str:
+    """Which factors the engine takes: those for contexts that are longer than what the model was trained with first."""
+    model = context.model
+    architecture = model.metadata.get("general.architecture", "")
+    short = int(model.metadata.get(f"{architecture}.rope.scaling.original_context_length", model.n_ctx_train))
+    return "long" if context.n_ctx > short else "short"
