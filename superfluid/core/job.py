@@ -29,7 +29,7 @@ class Job:
         to_prefill: Rows of its stream still to compute before it decodes.
         waited: Ticks in a row in which it was to prefill and got no row.
         arrival: Counts jobs as they come; a job that lost its lane keeps its own.
-        since: The tick at which it began to wait for a lane.
+        since: The tick at which it began to wait for a lane: for its first one, or again when an urgent job took it.
         stops: Ascending positions at which its prefill pauses for a checkpoint (`checkpoint.stops`).
         urgency: The highest class among those that wait for what it prefills, and its own.
         fetching: The ticket of the park file that is being read for it.

@@ -10,16 +10,21 @@ from superfluid_protocol import numbers
 
 def victim(running: Iterable[Job], qos: int) -> Job | None:
     """Whose lane a job of class *qos* may take: the least urgent one's, one that decodes before one that prefills, the
-    last that came. Never that of an exact job."""
-    below = [job for job in running if job.qos > qos and not job.exact]
+    last that came. Never that of an exact job, nor of one whose prefill somebody waits for who is as urgent."""
+    below = [job for job in running if job.counts_as > qos and not job.exact]
     return max(below, key=lambda job: (job.qos, job.decoding, job.arrival), default=None)
 
 
-def held_back(running: Collection[Job], tick: int, divisor: int) -> frozenset[int]:
-    """The background jobs that compute nothing in this tick: all of them, but in every *divisor*-th one. Alone they run
-    freely, and so does one that others wait for."""
+def background_rests(tick: int, divisor: int) -> bool:
+    """Whether background jobs let all others go first in this tick: in all but every *divisor*-th one."""
+    return divisor > 1 and tick % divisor != 0
+
+
+def held_back(running: Collection[Job], *, rests: bool) -> frozenset[int]:
+    """The background jobs that compute nothing in this tick: those that rest. Alone they run freely, and so does one
+    that others wait for."""
     background = [job for job in running if job.qos == numbers.Qos.BACKGROUND]
-    if divisor <= 1 or len(background) == len(running) or tick % divisor == 0:
+    if not rests or len(background) == len(running):
         return frozenset()
     return frozenset(job.id for job in background if job.urgency == numbers.Qos.BACKGROUND)
 

@@ -1,12 +1,14 @@
 """The queues in front of the lanes: one FIFO a class, and a job that waits rises.
 
-A job's rank is its class, less one for every so many ticks it waited. Inside a class the one that came first waited
-longest, so each queue is sorted by rank already and choosing is a merge of four.
+A job's rank is its class, less one for every so many ticks it waited. A class is a FIFO whatever its jobs waited: one
+that lost its lane comes first again, though it waits anew, and counts as what stands behind it does, which would have to
+wait for it otherwise. So each queue is sorted by rank and choosing is a merge of four.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import merge
+from itertools import accumulate
 
 from superfluid.core.job import Job
 from superfluid_protocol import numbers
@@ -45,17 +47,25 @@ class Queues:
         qos = self._class_of.pop(job_id, None)
         return None if qos is None else self._classes[qos].pop(job_id)
 
-    def order(self, tick: int) -> Iterator[Job]:
-        """All jobs, the next one first: by rank, then by arrival. Lazy; the queues may not change meanwhile."""
+    def order(self, tick: int, *, background_rests: bool = False) -> Iterator[Job]:
+        """All jobs, the next one first: by rank, then by arrival. Lazy; the queues may not change meanwhile.
 
-        def key(job: Job) -> tuple[int, int]:
-            return (self.rank(job, tick), job.arrival)
+        Args:
+            background_rests: Background jobs come last, whatever they waited.
+        """
+        queues = [
+            self._ranked(qos, tick, rises=qos < numbers.Qos.BACKGROUND or not background_rests)
+            for qos in self._classes
+        ]
+        return (job for _rank, _arrival, job in merge(*queues))
 
-        return merge(*(queue.values() for queue in self._classes.values()), key=key)
-
-    def rank(self, job: Job, tick: int) -> int:
-        """The class that a job counts as."""
-        return max(0, job.qos - (tick - job.since) // self.starvation_ticks)
+    def _ranked(self, qos: int, tick: int, *, rises: bool) -> Iterator[tuple[int, int, Job]]:
+        """A class's jobs, each with its rank and its arrival, which no other has."""
+        jobs = self._classes[qos].values()
+        longest = list(accumulate((job.since for job in reversed(jobs)), min))
+        for job, since in zip(jobs, reversed(longest), strict=True):
+            rank = max(0, qos - (tick - since) // self.starvation_ticks) if rises else qos
+            yield rank, job.arrival, job
 
     def urgent(self, least: int) -> Iterator[Job]:
         """The jobs of the classes up to *least*, by class and arrival, whatever others waited."""

@@ -63,6 +63,7 @@ class Scheduler:
     cancelled: set[int] = field(default_factory=set)
     retiring: list[int] = field(default_factory=list)
     background_divisor: int = 1
+    _background_rests: bool = False
     _moves: list[Move] = field(default_factory=list)
     _room: int = 0
     _arrivals: int = 0
@@ -167,6 +168,7 @@ class Scheduler:
         """
         self.cache.pins.expire(now_ms)
         self._room = MAX_ADMITTED_BYTES
+        self._background_rests = lanes.background_rests(self.tick + 1, self.background_divisor)
         for job in self.running.values():
             job.urgency = job.qos
         self._pause_background()
@@ -177,13 +179,13 @@ class Scheduler:
         self._moves.extend(self.cache.relieve(self.options.pressure_high, self.options.pressure_low))
         if not self.running and not self._moves:
             return None
-        self.tick += 1
-        held = lanes.held_back(self.running.values(), self.tick, self.background_divisor)
+        held = lanes.held_back(self.running.values(), rests=self._background_rests)
         jobs = [job for job in self.running.values() if job.id not in held]
         decoding = any(job.decoding for job in jobs)
         prefill = self.sizing.rows((job for job in jobs if not job.decoding), decoding=decoding)
         # The first token of a reply is shown as soon as it is there, not after a tick's worth of them.
         opens = any(self.running[job].to_prefill == rows for job, rows in prefill)
+        self.tick += 1
         moves, self._moves = tuple(self._moves), []
         retired, self.retiring = tuple(self.retiring), []
         return Plan(
@@ -260,7 +262,8 @@ class Scheduler:
         """Jobs for the lanes that are free."""
         if len(self.running) >= self.options.lanes:
             return
-        for job in self._first(self.queues.order(self.tick)) | self._first(self.queues.urgent(URGENT)):
+        order = self.queues.order(self.tick, background_rests=self._background_rests)
+        for job in self._first(order) | self._first(self.queues.urgent(URGENT)):
             if len(self.running) >= self.options.lanes:
                 return
             found = self._ready(job)
@@ -269,8 +272,10 @@ class Scheduler:
 
     def _take_lanes(self, admitted: set[int]) -> Iterator[Admit]:
         """Urgent jobs that found every lane busy: each takes that of the least urgent job. One that was *admitted* to it
-        just now has waited so long that it comes first, at least for this tick."""
-        for job in self._first(self.queues.urgent(URGENT)):
+        just now has waited so long that it comes first, at least for this tick. A background lane that would do nothing
+        in this tick anyway goes to whoever waits."""
+        least = numbers.Qos.AGENT if self._background_rests else URGENT
+        for job in self._first(self.queues.urgent(least)):
             victim = self._victim(job.qos, admitted)
             if victim is None:
                 return
@@ -345,6 +350,7 @@ class Scheduler:
         """Take a job's lane. Its KV stays where it is, and the job waits at the head of its class to go on."""
         self.counts.preemptions += 1
         self._release(job)
+        job.since = self.tick
         self.retiring.append(job.id)
         self.queues.push(job)
 
