@@ -1,6 +1,6 @@
 """What attention kernels, kernels of products and builds of the engine do to speed and to exactness, side by side.
 
-    python -m benchmarks.kernels [MODEL...] [--other PYTHON] [--plain] [--rounds N] [--threads N] [--exact]
+    python -m benchmarks.kernels [MODEL...] [--other PYTHON] [--plain] [--off] [--rounds N] [--threads N] [--exact]
 
 Each build is a process that holds the model; rounds go through all variants in turns, so that whatever else the machine
 does meets all of them, and of each number the fastest round counts. PYTHON is an interpreter whose llama-cpp-python was
@@ -153,10 +153,12 @@ def compare(model: Path, pythons: Sequence[str], options: argparse.Namespace) ->
             Variant(build=build, flash=flash, kv=kv, child=child)
             for build, child in children
             for flash, kv in (EXACT_KERNELS if options.exact else KERNELS)
+            if flash == "off" or not options.off
         ]
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
             for variant in variants:
                 _round(variant, options.depth)
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
         for variant in variants if options.exact else ():
             variant.exact = variant.ask("exact")
     return variants
@@ -196,6 +198,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=[EMBEDDED])
     parser.add_argument("--other", help="an interpreter with another build of the engine")
     parser.add_argument("--plain", action="store_true", help="also with plain kernels of products")
+    parser.add_argument("--off", action="store_true", help="only without flash attention")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--depth", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=2)

@@ -109,7 +109,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         "--exact",
         is_flag=True,
         help="Every reply is the same to the last bit, whatever else is computed. What that takes is measured when a "
-        "model is first served (a minute or so); where nothing does, the daemon does not start.",
+        "model is first served (one to some minutes); where nothing does, the daemon does not start.",
     ),
     _order(
         "--class-lanes",
