@@ -161,7 +161,8 @@ class Cache:
 
     def _soon(self, entry: Entry, shared: int, *, exact: bool) -> int:
         """As `valid`, once the prefill that runs on an entry is done."""
-        soon = min(shared, entry.target)
+        # One that cannot cut is beyond its prompt when that is done: the last checkpoint is at the position before.
+        soon = min(shared, entry.target if self.pool.cuts_freely else entry.target - 1)
         if entry.target <= entry.held or (exact and entry.exact < entry.held):
             return 0
         return soon if self.pool.cuts_freely or soon > entry.held else 0
@@ -316,6 +317,12 @@ class Cache:
         entry = self.new(Place.HOST, slot, size=size, held=slot.held)
         moves.append(Move(kind=MoveKind.SAVE, seq=slot.key, n=slot.held, entry=entry.key))
         return entry, moves
+
+    def has_room(self, positions: int) -> bool:
+        """Whether an entry of so many positions would find room in host memory."""
+        size = self.pool.size(positions)
+        stays = sum(e.size for e in self.entries.values() if e.place is Place.HOST and e.promises)
+        return positions >= LEAST_SAVED and 0 < size <= self.pool.host_bytes - stays
 
     def demote(self, slot: Entry) -> list[Move]:
         """Give up a sequence whose room is needed: what nothing else holds goes to host memory. The caller overwrites

@@ -35,7 +35,8 @@ class Job:
         fetching: The ticket of the park file that is being read for it.
         promised: The entry that was read for it and may not go before it has its lane.
         source: The host-memory entry from which it was seeded; 0 for none.
-        behind: The job whose prefill it waits for; 0 for none.
+        behind: The job on a lane whose prefill it waits for; 0 for none.
+        awaited: Positions that it waits for there; those that it waited for last when it waits no more.
     """
 
     id: int
@@ -61,6 +62,7 @@ class Job:
     promised: int = 0
     source: int = 0
     behind: int = 0
+    awaited: int = 0
 
     @property
     def stream(self) -> TokenIds:

@@ -142,6 +142,13 @@ class TestWhatIsBeingComputed:
         hold(cache, 0, [1, 2, 3, 4, 5, 6, 7], held=5, job=7, target=7)
         assert self.soon(cache) == (None, 0, 0)
 
+    def test_one_that_cannot_cut_leaves_a_checkpoint_before_the_last_position_of_its_prompt(self):
+        cache = books(cuts_freely=False)
+        hold(cache, 0, [1, 2, 3, 4], held=2, job=7, target=4)
+        assert self.soon(cache) == (7, 3, 2)
+        hold(cache, 0, [1, 2, 3, 4], held=3, job=7, target=4)
+        assert self.soon(cache) == (None, 0, 3), "that one is there"
+
 
 def test_everything_that_holds_some_of_a_stream_is_told():
     cache = books()
@@ -178,6 +185,18 @@ def test_what_cannot_be_had_costs_nothing():
 
     assert dropped(cache, 61) is None
     assert {old.key, new.key} <= cache.entries.keys()
+
+
+def test_room_for_an_entry_is_what_nobody_waits_for():
+    cache = books(host=100)
+    kept = keep(cache, [1] * 60)
+    assert cache.has_room(100)
+    assert not cache.has_room(101)
+    assert not cache.has_room(15), "not worth an entry"
+    kept.promises = 1
+    assert cache.has_room(40)
+    assert not cache.has_room(41)
+    assert not books(host=0).has_room(40)
 
 
 def test_what_is_held_twice_goes_first_and_only_once():

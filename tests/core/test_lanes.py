@@ -166,3 +166,15 @@ def test_a_job_that_lost_its_lane_has_not_waited_meanwhile():
     waits.since -= 4
 
     assert bench.waiting() == [3, 1, 4, 5]
+
+
+def test_an_exact_job_does_not_wait_for_rows_that_will_not_be_exact():
+    bench = Bench(lanes=2)
+    bench.submit(1, [7] * 2000)
+    bench.submit(2, [*[7] * 1000, 2], exact=True)
+    bench.submit(3, [*[7] * 1000, 3])
+    bench.tick()
+
+    assert list(bench.scheduler.running) == [1, 2]
+    bench.drain()
+    assert all(bench.is_whole(job) for job in (1, 2, 3))

@@ -179,6 +179,32 @@ def test_a_burst_whose_leader_is_lost_half_way_begins_again_and_all_end():
     assert simulation.engine.rows - 31 * 20 <= 1.02 * 2_000
 
 
+def same_and_longer(**kwargs):
+    """One prompt of 2,000 tokens, then the same again, and seven that go on where it ends."""
+    random = Random(1)
+    prompt = text(random, 2_000)
+    tails = [[], [], *([*text(random, 20)] for _ in range(7))]
+    requests = [Request(at_us=0, prompt=[*prompt, *tail], limit=30) for tail in tails]
+    return Simulation(requests, lanes=9, kept=4, cuts=False, **kwargs).run()
+
+
+def test_prompts_that_extend_one_wait_for_its_last_checkpoint_where_kv_cannot_be_cut():
+    simulation = same_and_longer()
+
+    all_whole(simulation)
+    assert simulation.engine.rows <= 2_000 + 1 + 7 * 21
+    first, *others = (request.updates[-1].warm for request in simulation.requests.values())
+    assert (first, min(others)) == (0, 1_999)
+
+
+def test_nobody_waits_for_a_checkpoint_that_has_no_room():
+    simulation = same_and_longer(host=1_500)
+
+    all_whole(simulation)
+    assert simulation.scheduler.counts.coalesced == 0
+    assert len(simulation.plans[0].admit) == 9
+
+
 def test_prompts_that_fill_every_lane_all_complete():
     random = Random(1)
     requests = [Request(at_us=0, prompt=text(random, 3_900), limit=60) for _ in range(32)]

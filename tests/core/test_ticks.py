@@ -2,6 +2,7 @@
 
 import pytest
 
+from superfluid.core.cache import Cache
 from superfluid.core.options import STARVATION_TICKS
 from superfluid.core.plan import Result
 from superfluid.core.schedule import EXAMINED_JOBS, Options, Scheduler
@@ -234,6 +235,34 @@ def test_jobs_that_wait_for_a_prefill_do_not_hide_an_urgent_one():
     bench.tick()
 
     assert bench.replies[100]
+
+
+def test_jobs_that_wait_for_a_prefill_hide_nobody_of_their_class():
+    bench = Bench(lanes=2)
+    for job in range(1, 2 + EXAMINED_JOBS):
+        bench.submit(job, [*[5] * 4000, job])
+    bench.tick()
+    bench.submit(1000, [9] * 3)
+    bench.tick()
+
+    assert bench.replies[1000]
+    assert bench.scheduler.counts.coalesced == EXAMINED_JOBS
+
+
+def test_a_job_that_waits_for_a_prefill_costs_no_search(monkeypatch):
+    bench = Bench(lanes=2)
+    for job in (1, 2, 3):
+        bench.submit(job, [*[5] * 2000, job])
+    bench.tick()
+    searches = []
+    monkeypatch.setattr(Cache, "find", searches.append)
+    bench.tick()
+
+    assert searches == []
+    assert list(bench.scheduler.running) == [1]
+    monkeypatch.undo()
+    bench.drain()
+    assert [bench.ends[job].warm for job in (1, 2, 3)] == [0, 2000, 2000]
 
 
 def test_a_full_pool_is_brought_down_to_its_low_mark_before_anything_runs_into_it():
