@@ -1,8 +1,8 @@
 """The books of everything that holds KV: lanes, kept sequences, host memory and park files.
 
-One radix index over all of them answers "what is the longest beginning of this prompt that need not be computed?".
-The index knows streams; an entry knows how much of its stream is really held, so that a prefix that is still being
-computed is found but not used before it is there. A match is on token ids only, inside one namespace.
+A radix index of each place answers "what is the longest beginning of this prompt that need not be computed?", the
+nearest place first. The index knows streams; an entry knows how much of its stream is really held, so that a prefix that
+is still being computed is found but not used before it is there. A match is on token ids only, inside one namespace.
 
 Every change of these books goes with an operation that a worker carries out; what the worker reports afterwards only
 ever lowers a claim.
@@ -10,13 +10,14 @@ ever lowers a claim.
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from superfluid.core.entry import Entry, Found, Place
 from superfluid.core.evict import Candidate, to_evict, victims
 from superfluid.core.ids import TokenIds
+from superfluid.core.limits import MAX_HOST_ENTRIES
 from superfluid.core.options import Pool
 from superfluid.core.pins import Pins
 from superfluid.core.plan import Move, MoveKind
@@ -25,68 +26,18 @@ from superfluid.core.prefix import PrefixIndex
 LEAST_SAVED: Final = 16
 """Fewer positions are not worth an entry in host memory: a prompt of that many is computed in a tick."""
 
+EQUALS: Final = 32
+"""Entries outside of the pool that a search looks at among those that share as much of a prompt: behind one system prompt
+there are thousands, and one serves as well as another."""
+
+HOST_THINNED: Final = 64
+"""So many entries of host memory go at once when there are too many: choosing them takes a look at all."""
+
+NEAR: Final = (Place.POOL, Place.HOST)
+"""The places in memory."""
+
 FIRST_NUMBER: Final = 1 << 20
 """Entries beyond the pool are numbered from here; below it stand the pool's sequences."""
-
-
-class Place(IntEnum):
-    """Where KV lies: the nearer, the less."""
-
-    POOL = 0
-    HOST = 1
-    PARK = 2
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Entry:
-    """KV of one token stream.
-
-    Attributes:
-        key: The sequence (POOL), or a number used once.
-        stream: Token ids; the first ``held`` of them have their KV here.
-        exact: Leading positions whose rows were computed exactly.
-        used: When it was last used, in ticks.
-        size: Bytes, outside of the pool.
-        session: Whose file it is (PARK); `name` is what that says of itself, and *lossy* that it gives KV back roughly.
-        job: The job whose lane this is (POOL).
-        target: Positions that the job's prefill will have computed when it is done.
-        promises: Jobs that wait for it, or an operation under way: it may not go.
-    """
-
-    key: int
-    place: Place = Place.POOL
-    namespace: int = 0
-    stream: TokenIds = field(default_factory=lambda: array("I"))
-    held: int = 0
-    exact: int = 0
-    used: int = 0
-    size: int = 0
-    session: int = 0
-    name: str = ""
-    lossy: bool = False
-    job: int | None = None
-    target: int = 0
-    promises: int = 0
-
-    @property
-    def idle(self) -> bool:
-        """Whether no lane runs on it."""
-        return self.job is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What the places hold of a prompt.
-
-    Attributes:
-        length: Positions that `entry` spares.
-        pending: Positions that the lane of job `leader` will hold of it once its prefill is done.
-    """
-
-    entry: Entry | None = None
-    length: int = 0
-    leader: int | None = None
-    pending: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +51,7 @@ class Cache:
     Attributes:
         slots: The pool's entries, by sequence.
         parked: Key of each session's park file.
-        host_used: Bytes reserved in host memory.
+        host_used: Bytes reserved in host memory, by so many entries as `host_count`.
         evictions: Entries that went for lack of room, by place.
     """
 
@@ -111,9 +62,11 @@ class Cache:
     entries: dict[int, Entry] = field(init=False)
     parked: dict[int, int] = field(default_factory=dict)
     host_used: int = 0
+    host_count: int = 0
     park_used: int = 0
     evictions: Counter[Place] = field(default_factory=Counter)
-    _indexes: dict[int, PrefixIndex] = field(default_factory=dict)
+    _indexes: dict[tuple[int, Place], PrefixIndex] = field(default_factory=dict)
+    _pinned: dict[int, int] | None = None
     _next: int = FIRST_NUMBER
 
     def __post_init__(self) -> None:
@@ -136,20 +89,18 @@ class Cache:
         best_key = (0, 0, False, 0, 0)
         leader, pending = None, 0
         limit = len(prompt) - 1
-        for key, shared in self._matches(prompt, namespace):
-            if shared < best_key[0]:
-                break
-            entry = self.entries[key]
-            if near and entry.place is Place.PARK:
-                continue
-            length = self.valid(entry, min(shared, limit), exact=exact)
-            since = 0 if entry.idle else -entry.used
-            rank = (length, -entry.place, entry.idle, since, -entry.held)
-            if length and rank > best_key:
-                best, best_key = entry, rank
-            soon = self._soon(entry, min(shared, limit), exact=exact)
-            if soon > pending:
-                leader, pending = entry.job, soon
+        for place in NEAR if near else Place:
+            for entry, shared in self._matches(prompt, namespace, place):
+                if shared < best_key[0]:
+                    break
+                length = self.valid(entry, min(shared, limit), exact=exact)
+                since = 0 if entry.idle else -entry.used
+                rank = (length, -place, entry.idle, since, -entry.held)
+                if length and rank > best_key:
+                    best, best_key = entry, rank
+                soon = self._soon(entry, min(shared, limit), exact=exact)
+                if soon > pending:
+                    leader, pending = entry.job, soon
         return Found(entry=best, length=best_key[0], leader=leader, pending=pending)
 
     def valid(self, entry: Entry, shared: int, *, exact: bool = False) -> int:
@@ -168,12 +119,12 @@ class Cache:
         return soon if self.pool.cuts_freely or soon > entry.held else 0
 
     def where(self, stream: TokenIds, namespace: int = 0) -> Iterator[tuple[Entry, int]]:
-        """Every entry that holds some of *stream*, with how many of its leading positions."""
-        for key, shared in self._matches(stream, namespace):
-            entry = self.entries[key]
-            length = self.valid(entry, shared)
-            if length:
-                yield entry, length
+        """The entries that hold some of *stream*, with how many of its leading positions; the nearest place first."""
+        for place in Place:
+            for entry, shared in self._matches(stream, namespace, place):
+                length = self.valid(entry, shared)
+                if length:
+                    yield entry, length
 
     def covered(self, entry: Entry) -> bool:
         """Whether something else near holds all that *entry* does."""
@@ -188,17 +139,21 @@ class Cache:
         """Cells of the pool that hold something."""
         return sum(slot.held for slot in self.slots)
 
-    def _matches(self, stream: TokenIds, namespace: int) -> Iterator[tuple[int, int]]:
-        index = self._indexes.get(namespace)
-        return iter(()) if index is None else index.matches(stream)
+    def _matches(self, stream: TokenIds, namespace: int, place: Place) -> Iterator[tuple[Entry, int]]:
+        """The entries of a place that share leading tokens with *stream*, as (entry, how many), most of them first."""
+        index = self._indexes.get((namespace, place))
+        if index is not None:
+            for key, shared in index.matches(stream, equals=None if place is Place.POOL else EQUALS):
+                yield self.entries[key], shared
 
     def _others(self, entry: Entry) -> Iterator[tuple[Entry, int]]:
-        for key, shared in self._matches(entry.stream[: entry.held], entry.namespace):
-            if shared < entry.held:
-                return
-            other = self.entries[key]
-            if other is not entry and other.place is not Place.PARK:
-                yield other, shared
+        stream = entry.stream[: entry.held]
+        for place in NEAR:
+            for other, shared in self._matches(stream, entry.namespace, place):
+                if shared < entry.held:
+                    break
+                if other is not entry:
+                    yield other, shared
 
     def _covers(self, other: Entry, entry: Entry, shared: int) -> bool:
         return self.valid(other, shared) >= entry.held and other.exact >= entry.exact
@@ -215,7 +170,8 @@ class Cache:
     def put(self, entry: Entry) -> None:
         """Tell the index of an entry whose stream is new or grew."""
         if entry.stream:
-            self._indexes.setdefault(entry.namespace, PrefixIndex()).put(entry.key, entry.stream)
+            at = (entry.namespace, entry.place)
+            self._indexes.setdefault(at, PrefixIndex()).put(entry.key, entry.stream)
         else:
             self._unlist(entry)
 
@@ -262,6 +218,7 @@ class Cache:
     def add(self, entry: Entry) -> None:
         """Take an entry into the books."""
         self.entries[entry.key] = entry
+        self.host_count += entry.place is Place.HOST
         self._count(entry, entry.size)
         self.put(entry)
 
@@ -269,6 +226,7 @@ class Cache:
         """Strike off an entry of host memory, or a park file."""
         self._unlist(entry)
         del self.entries[entry.key]
+        self.host_count -= entry.place is Place.HOST
         self._count(entry, -entry.size)
         if entry.place is Place.PARK:
             del self.parked[entry.session]
@@ -287,11 +245,14 @@ class Cache:
             self.forget(entry)
 
     def _unlist(self, entry: Entry) -> None:
-        index = self._indexes.get(entry.namespace)
+        if self._pinned is not None and entry.key in self._pinned:
+            self._pinned = None
+        at = (entry.namespace, entry.place)
+        index = self._indexes.get(at)
         if index is not None and entry.key in index:
             index.remove(entry.key)
             if not index:
-                del self._indexes[entry.namespace]
+                del self._indexes[at]
 
     def _count(self, entry: Entry, size: int) -> None:
         if entry.place is Place.HOST:
@@ -338,19 +299,25 @@ class Cache:
     def reserve(self, size: int) -> list[Move] | None:
         """Make room for an entry of host memory before there is one. None if that cannot be."""
         need = self.host_used + size - self.pool.host_bytes
-        if need <= 0:
+        if need <= 0 and self.host_count < MAX_HOST_ENTRIES:
             return []
-        chosen = victims(self._candidates(Place.HOST), need)
-        if sum(victim.size for victim in chosen) < need:
+        offered = self._candidates(Place.HOST)
+        going = victims(offered, need)
+        if sum(victim.size for victim in going) < need:
             return None
-        return self.drop([self.entries[victim.key] for victim in chosen])
+        if self.host_count - len(going) >= MAX_HOST_ENTRIES:
+            others = [replace(victim, size=1) for victim in offered if victim not in set(going)]
+            going += victims(others, HOST_THINNED)
+            if self.host_count - len(going) >= MAX_HOST_ENTRIES:
+                return None
+        return self._evict(going)
 
-    def drop(self, entries: list[Entry]) -> list[Move]:
+    def drop(self, entries: Iterable[Entry]) -> list[Move]:
         """Give up entries of host memory."""
-        for entry in entries:
-            self.evictions[Place.HOST] += 1
+        gone = list(entries)
+        for entry in gone:
             self.forget(entry)
-        return [Move(kind=MoveKind.DROP, entry=entry.key) for entry in entries]
+        return [Move(kind=MoveKind.DROP, entry=entry.key) for entry in gone]
 
     def relieve(self, high_pct: int, low_pct: int) -> list[Move]:
         """Bring the pool from its high watermark down to its low one, as far as idle sequences hold it."""
@@ -364,8 +331,11 @@ class Cache:
 
     def shrink(self, percent: int) -> list[Move]:
         """Give up a share of what host memory holds."""
-        chosen = victims(self._candidates(Place.HOST), self.host_used * percent // 100)
-        return self.drop([self.entries[victim.key] for victim in chosen])
+        return self._evict(victims(self._candidates(Place.HOST), self.host_used * percent // 100))
+
+    def _evict(self, going: Collection[Candidate]) -> list[Move]:
+        self.evictions[Place.HOST] += len(going)
+        return self.drop(self.entries[victim.key] for victim in going)
 
     def _candidates(self, place: Place) -> list[Candidate]:
         pinned = self.pinned()
@@ -382,16 +352,28 @@ class Cache:
         ]
 
     def pinned(self) -> dict[int, int]:
-        """The entries that serve a pin best, each with the order of its oldest one."""
-        found: dict[int, int] = {}
-        for pin in self.pins.protects():
-            best = max(
-                ((length, -entry.place, entry.key) for entry, length in self._near(pin.stream)), default=None
-            )
-            if best is not None:
-                found.setdefault(best[2], pin.order)
-        return found
+        """The entries that serve a pin best, each with the order of its oldest one. Looked for once, and again when one
+        of them is given up or after `forget_pinned`: what comes to hold more of a pin meanwhile does it no harm."""
+        if self._pinned is None:
+            self._pinned = {}
+            for pin in self.pins.protects():
+                best = self._serving(pin.stream)
+                if best is not None:
+                    self._pinned.setdefault(best, pin.order)
+        return self._pinned
 
-    def _near(self, stream: TokenIds) -> Iterator[tuple[Entry, int]]:
-        for namespace in self._indexes:
-            yield from ((e, n) for e, n in self.where(stream, namespace) if e.place is not Place.PARK)
+    def forget_pinned(self) -> None:
+        """Pins came or went, or entries hold more than they did."""
+        self._pinned = None
+
+    def _serving(self, stream: TokenIds) -> int | None:
+        """The entry near that holds most of *stream*, in whatever namespace."""
+        best = (0, 0, 0)
+        for namespace, place in self._indexes:
+            if place is Place.PARK:
+                continue
+            for entry, shared in self._matches(stream, namespace, place):
+                if shared < best[0]:
+                    break
+                best = max(best, (self.valid(entry, shared), -place, entry.key))
+        return best[2] if best[0] else None

@@ -208,6 +208,10 @@ ENGINE_LOG_LINES: Final = 16
 MAX_HOST_BYTES: Final = 8192 * MIB
 """Exported KV in host memory of one worker: beyond it a prefix is cheaper kept in a file, which the page cache serves."""
 
+MAX_HOST_ENTRIES: Final = 4096
+"""Of them at once: each costs the daemon its tokens in an index, and whatever has to go is chosen among all. For what is
+longer than some hundred tokens the bytes are the bound that matters."""
+
 HOST_MEMORY_PERCENT: Final = 60
 """Share of the free memory that exported KV may take: the rest is for prompts, replies and everybody else."""
 

@@ -12,7 +12,8 @@ before all others.
 from dataclasses import dataclass, field
 from typing import Final
 
-from superfluid.core.cache import Cache, Entry, Place
+from superfluid.core.cache import Cache
+from superfluid.core.entry import Entry, Place
 from superfluid.core.evict import Candidate, victims
 from superfluid.core.ids import TokenIds
 from superfluid.core.orders import FetchFile, Order, RemoveFile, SealFile

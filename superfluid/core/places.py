@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from superfluid.core.cache import Cache, Entry, Found, Place
+from superfluid.core.cache import Cache
+from superfluid.core.entry import Entry, Found, Place
 from superfluid.core.plan import Move, MoveKind
 
 COPY_GAIN: Final = 256

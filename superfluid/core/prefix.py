@@ -17,6 +17,7 @@ them 2 us, where comparing with each stream in turn took 2 ms.
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from superfluid.core.ids import TOKEN_WIDTH, TokenIds, common_prefix
 
@@ -108,14 +109,18 @@ class PrefixIndex:
             stream.extend(label)
         return stream
 
-    def matches(self, prompt: TokenIds) -> Iterator[tuple[int, int]]:
+    def matches(self, prompt: TokenIds, *, equals: int | None = None) -> Iterator[tuple[int, int]]:
         """Every key whose stream shares leading tokens with *prompt*, as (key, how many), most of them first.
 
-        The order among equals is the same for the same history of calls, and means nothing. Lazy: whoever stops early
-        pays for what was taken. The index may not change before the iterator is done with; *prompt* may.
+        Among equals those come first whose streams end there; what order they have besides is the same for the same
+        history of calls, and means nothing. Lazy: whoever stops early pays for what was taken. The index may not change
+        before the iterator is done with; *prompt* may.
+
+        Args:
+            equals: Most keys of those that share equally many; None gives all.
         """
         node, shared = self._walk(prompt)
-        return _below(node, shared)
+        return _below(node, shared, equals)
 
     def _walk(self, stream: TokenIds) -> tuple[_Node, int]:
         """How far the tree follows *stream*: the last node whose edge it enters, and how many ids it shares. They are
@@ -165,21 +170,26 @@ def _merge(node: _Node, parent: _Node) -> None:
     parent.children[child.label[0]] = child
 
 
-def _below(node: _Node, shared: int) -> Iterator[tuple[int, int]]:
+def _below(node: _Node, shared: int, equals: int | None) -> Iterator[tuple[int, int]]:
     """The keys below *node*, which share so many ids, then those that leave the way to it one node earlier, and so on
     up to the root, where nothing is shared."""
     done: _Node | None = None
     while node.parent is not None:
-        # Iterators, not lists: who looks at the first key of thousands that share a beginning pays for no other.
-        waiting = [iter((node,))]
-        while waiting:
-            at = next(waiting[-1], None)
-            if at is None:
-                waiting.pop()
-            elif at is not done:
-                for key in at.keys:
-                    yield key, shared
-                if at.children:
-                    waiting.append(iter(at.children.values()))
+        for key in islice(_keys(node, done), equals):
+            yield key, shared
         done, node = node, node.parent
         shared = node.end
+
+
+def _keys(top: _Node, done: _Node | None) -> Iterator[int]:
+    """The keys of *top* and all below it but *done*."""
+    # Iterators, not lists: who looks at the first key of thousands that share a beginning pays for no other.
+    waiting = [iter((top,))]
+    while waiting:
+        at = next(waiting[-1], None)
+        if at is None:
+            waiting.pop()
+        elif at is not done:
+            yield from at.keys
+            if at.children:
+                waiting.append(iter(at.children.values()))

@@ -19,7 +19,8 @@ from itertools import islice
 from typing import Final
 
 from superfluid.core import checkpoints, lanes
-from superfluid.core.cache import Cache, Found
+from superfluid.core.cache import Cache
+from superfluid.core.entry import Found
 from superfluid.core.errors import ContextFull, TooManyInFlight
 from superfluid.core.ids import TokenIds, packed
 from superfluid.core.job import Counts, Job, Update
@@ -34,9 +35,9 @@ from superfluid.core.seeding import Seeding
 from superfluid.core.sizing import Sizing
 from superfluid_protocol import numbers
 
-EXAMINED_JOBS: Final = 256
-"""Waiting jobs that one tick looks at: each costs a search of the prefix index, some 30 us. Those that are known to wait
-for another's prefill cost none and do not count."""
+EXAMINED_JOBS: Final = 128
+"""Waiting jobs that one tick looks at: each costs a search of the prefix index, 30 to 150 us. Those that are known to
+wait for another's prefill cost none and do not count."""
 
 PARKED_AFTER: Final = frozenset({JobState.END, JobState.LIMIT, JobState.CANCELLED, JobState.CONTEXT_FULL})
 """How a job ends whose session is worth a park file."""
@@ -168,6 +169,7 @@ class Scheduler:
         The books already show the plan as carried out; `settle` corrects them by what really happened.
         """
         self.cache.pins.expire(now_ms)
+        self.cache.forget_pinned()
         self._room = MAX_ADMITTED_BYTES
         self._background_rests = lanes.background_rests(self.tick + 1, self.background_divisor)
         for job in self.running.values():
@@ -249,10 +251,12 @@ class Scheduler:
 
     def pin(self, session: int, stream: TokenIds, deadline_ms: int, now_ms: int) -> Granted:
         """Keep a session's KV from being evicted as long as anything else can go. Raises `PinBudget`."""
+        self.cache.forget_pinned()
         return self.cache.pins.put(session, stream, deadline_ms, now_ms)
 
     def drop_host(self, percent: int) -> bool:
         """Give up a share of host memory, for the sake of others. Whether anything goes, with the next plan."""
+        self.cache.forget_pinned()
         moves = self.cache.shrink(percent)
         self._moves.extend(moves)
         return bool(moves)

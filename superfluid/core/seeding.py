@@ -7,7 +7,8 @@ read. What was read for it is promised to it until it has its lane.
 from dataclasses import dataclass
 
 from superfluid.core import checkpoints, places
-from superfluid.core.cache import Cache, Entry, Found, Place
+from superfluid.core.cache import Cache
+from superfluid.core.entry import Entry, Found, Place
 from superfluid.core.job import Counts, Job
 from superfluid.core.parking import LEAST_FETCHED, Parking
 from superfluid.core.plan import Move

@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 import trio
 
-from superfluid.core.cache import Place
+from superfluid.core.entry import Place
 from superfluid.core.errors import StartError, WorkerLost
 from superfluid.core.ids import TokenIds
 from superfluid.core.plan import FINISHED, JobState, Plan

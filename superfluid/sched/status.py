@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from superfluid.core.cache import Place
+from superfluid.core.entry import Place
 from superfluid.core.plan import Result
 from superfluid.core.schedule import Scheduler
 from superfluid.sched.histogram import Histogram

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superfluid.core.cache import Cache, Entry, Place
+from superfluid.core import cache as cache_module
+from superfluid.core.cache import EQUALS, Cache
+from superfluid.core.entry import Entry, Place
 from superfluid.core.options import Pool
 from superfluid.core.pins import Pins
 from superfluid.core.plan import MoveKind
@@ -199,6 +201,59 @@ def test_room_for_an_entry_is_what_nobody_waits_for():
     assert not books(host=0).has_room(40)
 
 
+def test_entries_of_host_memory_are_bounded_by_their_number_too(monkeypatch):
+    monkeypatch.setattr(cache_module, "MAX_HOST_ENTRIES", 4)
+    monkeypatch.setattr(cache_module, "HOST_THINNED", 2)
+    cache = books(host=100)
+    first, second, third, fourth = [keep(cache, [token] * 20, used=token) for token in (1, 2, 3, 4)]
+    first.promises = 1
+
+    assert dropped(cache, 10) == [second.key, third.key], "more than one, for the next ones"
+    fifth, sixth = keep(cache, [5] * 20), keep(cache, [6] * 20)
+    for entry in (fourth, fifth, sixth):
+        entry.promises = 1
+    assert dropped(cache, 10) is None, "somebody waits for each"
+
+
+def test_room_in_bytes_is_room_in_number_too(monkeypatch):
+    monkeypatch.setattr(cache_module, "MAX_HOST_ENTRIES", 2)
+    cache = books(host=100)
+    first = keep(cache, [1] * 50, used=1)
+    keep(cache, [2] * 50, used=2)
+
+    assert dropped(cache, 10) == [first.key]
+
+
+def test_a_search_looks_at_some_of_thousands_that_share_as_much_and_at_every_lane():
+    """Behind one system prompt each looked at all conversations, for each job that waited."""
+    cache = books(sequences=60, host=1 << 20)
+    for number in range(500):
+        keep(cache, [*[7] * 50, 100 + number], place=Place.PARK)
+        keep(cache, [*[7] * 50, 100 + number])
+    for seq in range(60):
+        hold(cache, seq, [*[7] * 50, 100 + seq], job=1 + seq, held=49 + (seq == 40))
+    looked_at = []
+    cache.entries = Watched(cache.entries, looked_at)
+
+    assert cache.find(ids(*[7] * 50, 9)).entry.key == 40
+    assert len(looked_at) <= 60 + 2 * EQUALS
+    looked_at.clear()
+    assert cache.find(ids(*[7] * 50, 599, 9)).length == 51
+    assert len(looked_at) <= 60 + 2 * EQUALS
+
+
+class Watched(dict):
+    """A dict that notes whose values were asked for."""
+
+    def __init__(self, items, looked_at):
+        super().__init__(items)
+        self.looked_at = looked_at
+
+    def __getitem__(self, key):
+        self.looked_at.append(key)
+        return super().__getitem__(key)
+
+
 def test_what_is_held_twice_goes_first_and_only_once():
     cache = books(host=100)
     keep(cache, [2] * 30, used=1)
@@ -227,7 +282,11 @@ def test_a_pin_protects_what_serves_it_best_and_a_file_serves_nothing():
     cache.pins.put(11, ids(*[1] * 40), FOREVER, 0)
     assert cache.pinned() == {whole.key: 1}
     hold(cache, 2, [1] * 30)
+    assert cache.pinned() == {whole.key: 1}, "it is looked for once"
+    cache.forget_pinned()
     assert cache.pinned() == {2: 1}
+    cache.clear(cache.slots[2])
+    assert cache.pinned() == {whole.key: 1}
     assert short.key in cache.entries
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from superfluid.core.cache import Place
+from superfluid.core.entry import Place
 from superfluid.core.orders import FetchFile, RemoveFile, SealFile
 from superfluid.core.parking import LEAST_FETCHED
 from superfluid.core.plan import MoveKind

@@ -4,7 +4,8 @@ from array import array
 
 import pytest
 
-from superfluid.core.cache import FIRST_NUMBER, Cache, Entry, Found
+from superfluid.core.cache import FIRST_NUMBER, Cache
+from superfluid.core.entry import Entry, Found
 from superfluid.core.options import Pool
 from superfluid.core.pins import Pins
 from superfluid.core.places import COPY_GAIN, Placement, place

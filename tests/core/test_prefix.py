@@ -140,6 +140,11 @@ class TestMatches:
         assert fork.children.seen == 1
         assert len(list(matches)) == 49
 
+    def test_of_equals_it_gives_as_many_as_are_asked_for_those_that_end_there_first(self):
+        index = filled([1, 2, 8], [1, 2, 9], [1, 2], [1, 5], [1, 6], [7])
+
+        assert list(index.matches(ids(1, 2, 3), equals=2)) == [(2, 2), (0, 2), (3, 1), (4, 1)]
+
 
 class TestPut:
     def test_the_callers_array_may_grow_and_change_later(self):

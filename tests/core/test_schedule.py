@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from superfluid.core import schedule
-from superfluid.core.cache import Place
+from superfluid.core.entry import Place
 from superfluid.core.errors import ContextFull, TooManyInFlight
 from superfluid.core.options import STARVATION_TICKS
 from superfluid.core.plan import JobResult, JobState, Result

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from superfluid.core.cache import Place
+from superfluid.core.entry import Place
 from superfluid.core.plan import JobState, MoveKind
 from tests.core.fake_engine import expected_reply
 from tests.core.simulation import ROW_US, SECOND, Request, Simulation

@@ -7,7 +7,7 @@ not true ends the run; `check` compares the books with what the engine holds.
 import copy
 from array import array
 
-from superfluid.core.cache import Place
+from superfluid.core.entry import Place
 from superfluid.core.errors import PinBudget
 from superfluid.core.job import Job
 from superfluid.core.orders import FetchFile, RemoveFile, SealFile
@@ -297,9 +297,10 @@ class Traffic:
         written = {order.session for order, _ in self.seals}
         can_go = [entry for entry in files.values() if not entry.promises and entry.session not in written]
         assert not self.options.park_bytes or not can_go or cache.park_used <= self.options.park_bytes
-        for namespace in {entry.namespace for entry in cache.entries.values()}:
-            index = cache._indexes.get(namespace, ())
-            listed = {k for k, e in cache.entries.items() if e.namespace == namespace and e.stream}
+        assert cache.host_count == len(host)
+        for at in {(entry.namespace, entry.place) for entry in cache.entries.values()}:
+            index = cache._indexes.get(at, ())
+            listed = {k for k, e in cache.entries.items() if (e.namespace, e.place) == at and e.stream}
             assert len(index) == len(listed)
             assert all(key in index and index.stream(key) == cache.entries[key].stream for key in listed)
 
