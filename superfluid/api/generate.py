@@ -78,7 +78,7 @@ class Generations:
         if session.batch_invariant:
             await require_exact(self._exactness)
         text = await self._model.text()
-        n_ctx = await self._engine.context_size()
+        await self._engine.context_size()
         self._check_open()
         job = next(self._jobs)
         generation = Generation(
@@ -88,17 +88,19 @@ class Generations:
             first_event=0,
             prompt_tokens=0,
         )
-        taken = False
+        exact = taken = False
 
         def open_turn(state: State) -> decide.Decision:
-            nonlocal taken
+            nonlocal exact, taken
             self._check_open()
             session = decide.writable(state, self._store.busy, session_id)
             decision = self._open_turn(state, session, text)
+            exact = session.batch_invariant
+            room = self._engine.room(exact=exact)
             tokens = session.tokens + sum(len(getattr(body, "span", ())) for body in decision.bodies)
-            if tokens >= n_ctx:
+            if tokens >= room:
                 raise ContextFull(
-                    f"session {session_id} fills the context of {n_ctx} tokens: with what opens the reply it has "
+                    f"session {session_id} fills the context of {room} tokens: with what opens the reply it has "
                     f"{tokens}; trim it, or serve with a larger --max-context"
                 )
             # From here on nothing else may extend the session, so it is marked in the same breath as it is decided.
@@ -111,7 +113,7 @@ class Generations:
         try:
             records = await self._store.submit(session_id, open_turn, request_id=generation.request_id)
             generation.records.extend(records)
-            self._submit(generation, text, max_tokens, n_ctx)
+            self._submit(generation, text, max_tokens, exact=exact)
         except BaseException:
             if taken:
                 self._release(generation)
@@ -195,12 +197,12 @@ class Generations:
             span = text.chat().generation_prompt(chat_context(state, session, text))
         return decide.open_turn(state, self._store.busy, session.id, position, tuple(span), text.fingerprint)
 
-    def _submit(self, generation: Generation, text: Text, max_tokens: int, n_ctx: int) -> None:
+    def _submit(self, generation: Generation, text: Text, max_tokens: int, *, exact: bool) -> None:
         """Queue the job and start the task that records its reply."""
         state = self._store.state
         session = tree.get(state, generation.session)
         prompt = tree.tokens(state, session)
-        room = n_ctx - len(prompt)
+        room = self._engine.room(exact=exact) - len(prompt)
         generation.prompt_tokens = len(prompt)
         detokenizer = Detokenizer.resume(text.vocabulary, _open_reply(state, session))
         job = Job(
@@ -211,7 +213,7 @@ class Generations:
             session=session.id,
             namespace=0,
             qos=session.qos_class,
-            exact=session.batch_invariant,
+            exact=exact,
             boundaries=tuple(tree.event_ends(state, session)),
         )
         self._engine.submit(job, generation.deliver)

@@ -119,21 +119,20 @@ class Scheduler:
         job.arrival, job.since = self._arrivals, self.tick
         self.queues.push(job)
 
-    def cancel(self, job_id: int) -> bool:
+    def cancel(self, job_id: int) -> Job | None:
         """Give a job up.
 
         Returns:
-            True if it was still queued and is simply gone. A running one ends with the tick in flight, which the
+            The job if it was still queued, and is simply gone. A running one ends with the tick in flight, which the
             caller may cut short; its last `Update` says ``CANCELLED`` whether or not the worker heard of it in time,
             unless it came to its own end first.
         """
         job = self.queues.remove(job_id)
         if job is not None:
             self.seeding.let_go(job)
-            return True
-        if job_id in self.running:
+        elif job_id in self.running:
             self.cancelled.add(job_id)
-        return False
+        return job
 
     def drain_queue(self) -> list[Job]:
         """Take all waiting jobs out."""

@@ -102,8 +102,11 @@ class Engine:
         """End a job: at once while it waits, at the worker's next step when it runs. Unknown jobs are ignored."""
         if job_id not in self._sinks:
             return
-        if self._scheduler.cancel(job_id):
-            self._deliver(Update(job=job_id, tokens=array("I"), state=JobState.CANCELLED, warm=0))
+        queued = self._scheduler.cancel(job_id)
+        if queued is not None:
+            # One that lost its lane may have begun warm.
+            warm = max(queued.warm, 0)
+            self._deliver(Update(job=job_id, tokens=array("I"), state=JobState.CANCELLED, warm=warm))
             self._work.unpark_all()  # the engine may be closing, and wait for this one
         elif self._link is not None:
             self._link.cancel_nowait(job_id)
@@ -118,6 +121,13 @@ class Engine:
             self._starts.check_open()
             await self.status.changed.wait()
         return self.status.n_ctx
+
+    def room(self, *, exact: bool) -> int:
+        """Positions that a job can fill, once there is a context: the last rows of an *exact* one are filled up to what
+        kernels take, and that needs cells."""
+        assert self.status.n_ctx is not None, "nobody waited for the context"
+        padding = self._load.exact_rows - 1 if exact or self._exact else 0
+        return self.status.n_ctx - padding
 
     def reclass(self, job_id: int, qos: int) -> None:
         """Change the class of a job that waits or runs. Unknown jobs are ignored."""

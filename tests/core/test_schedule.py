@@ -174,7 +174,7 @@ def test_cancelling_a_queued_job_touches_nobody_and_the_next_one_starts_right_af
     bench.submit(2, [2, 2])
     bench.submit(3, [3, 3])
 
-    assert bench.scheduler.cancel(2)
+    assert bench.scheduler.cancel(2).id == 2
     admitted = [admit.job for plan in bench.drain() for admit in plan.admit]
 
     assert admitted == [3]
@@ -188,8 +188,8 @@ def test_cancelling_a_job_that_is_not_there_does_nothing():
     bench.submit(1, ENDLESS, limit=3)
     bench.drain()
 
-    assert not bench.scheduler.cancel(1)
-    assert not bench.scheduler.cancel(99)
+    assert bench.scheduler.cancel(1) is None
+    assert bench.scheduler.cancel(99) is None
     assert bench.scheduler.cancelled == set()
 
 
@@ -301,6 +301,7 @@ def test_the_entry_that_turned_out_to_be_of_no_use_is_given_up():
     assert found.place is Place.HOST
     assert found.key not in bench.scheduler.cache.entries
     assert found.key not in bench.engine.host
+    assert bench.scheduler.cache.evictions[Place.HOST] == 0, "it did not go for room"
 
 
 def test_what_a_cold_job_computed_itself_is_good_for_it_when_it_loses_its_lane():

@@ -95,7 +95,7 @@ class Traffic:
     def cancel_a_queued_job(self, which):
         queued = self.queued()
         job = queued[which % len(queued)]
-        assert self.scheduler.cancel(job)
+        assert self.scheduler.cancel(job).id == job
         self.end(job, GONE)
 
     def reclass(self, which, qos):
@@ -150,7 +150,7 @@ class Traffic:
             self.cut_short |= trouble.fail
         for number, step in in_flight if running else ():
             job = running[number % len(running)]
-            assert not scheduler.cancel(job)
+            assert scheduler.cancel(job) is None
             if step is not None:
                 trouble.cancel[job] = step
             self.cut_short.add(job)

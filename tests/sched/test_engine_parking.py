@@ -15,8 +15,8 @@ from superfluid.sched.engine import Engine, Phase
 from superfluid.sched.parkfiles import ParkFiles
 from superfluid.worker.messages import Fetch, Load, Seal
 from tests.daemon import GREEDY
+from tests.sched.asking import Asked as _Asked
 from tests.sched.simulated_worker import N_CTX, SimulatedWorkers
-from tests.sched.test_sched_engine import Asked as _Asked
 
 SESSION = 7
 PROMPT = list(range(200))

@@ -1,7 +1,6 @@
 """The engine's loop over simulated workers: jobs, losses, respawns, on a clock that jumps."""
 
 from array import array
-from contextlib import asynccontextmanager
 
 import pytest
 import structlog
@@ -9,81 +8,19 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from superfluid.core.errors import ShuttingDown, TooManyInFlight, WorkerLost, WorkerStartFailed
-from superfluid.core.plan import FINISHED, JobState
-from superfluid.core.schedule import Job, Options
-from superfluid.sched import engine as engine_module
-from superfluid.sched.engine import Engine, Phase
+from superfluid.core.plan import JobState
+from superfluid.sched.engine import Phase
 from superfluid.sched.starts import (
     HEALTHY_SECONDS,
     RESPAWN_FIRST_SECONDS,
     RESPAWN_MOST_SECONDS,
     UNSTARTABLE_MOST_SECONDS,
 )
-from superfluid.worker.messages import Load
-from tests.daemon import GREEDY
-from tests.sched.simulated_worker import N_CTX, TICK_SECONDS, SimulatedWorkers
+from tests.sched.asking import Asked, running
+from tests.sched.simulated_worker import N_CTX
 
 LOST = WorkerLost("the worker was killed by SIGKILL")
 CANNOT = WorkerStartFailed("missing", "model file /nowhere does not exist")
-
-
-@pytest.fixture
-def workers(monkeypatch):
-    workers = SimulatedWorkers()
-    monkeypatch.setattr(engine_module, "WorkerLink", workers)
-    return workers
-
-
-@pytest.fixture
-def engine(workers):
-    return Engine(Load(model_path="/model", n_ctx=N_CTX, n_seq=4), Options(lanes=2, kept=2))
-
-
-@asynccontextmanager
-async def running(engine):
-    """The engine runs inside, and is closed behind."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(engine.run)
-        try:
-            yield
-        except BaseException:
-            nursery.cancel_scope.cancel()
-            raise
-        engine.close()
-
-
-class Asked:
-    """A job, and what became of it."""
-
-    def __init__(self, engine, number, *, prompt=10, limit=100):
-        self.prompt = prompt
-        self.updates = []
-        self.begun, self.ended = trio.Event(), trio.Event()
-        job = Job(id=number, prompt=array("I", range(prompt)), params=GREEDY, limit=limit)
-        engine.submit(job, self.take)
-
-    def take(self, update):
-        assert not self.ended.is_set(), "nothing comes after the last update"
-        self.updates.append(update)
-        if update.tokens:
-            self.begun.set()
-        if update.state in FINISHED:
-            self.ended.set()
-
-    @property
-    def tokens(self):
-        return [token for update in self.updates for token in update.tokens]
-
-    @property
-    def state(self):
-        return self.updates[-1].state
-
-    async def wait(self):
-        await self.ended.wait()
-        return self
-
-    async def wait_first(self):
-        await self.begun.wait()
 
 
 async def test_jobs_share_ticks_and_end_at_their_limits(engine, workers, autojump_clock):
@@ -372,81 +309,6 @@ async def test_whoever_waits_for_the_first_worker_is_told_of_progress_and_end(
         with trio.fail_after(6):
             assert await engine.context_size() == N_CTX
         assert engine.status.phase is Phase.READY
-
-
-# -- cancels ----------------------------------------------------------------------------------------
-
-
-async def test_a_queued_job_is_cancelled_at_once_and_disturbs_nobody(engine, workers, autojump_clock):
-    async with running(engine):
-        lanes = [Asked(engine, number, limit=200) for number in (1, 2)]
-        queued = Asked(engine, 3)
-        for job in lanes:
-            await job.wait_first()
-
-        engine.cancel(3)
-
-        assert queued.state is JobState.CANCELLED
-        assert queued.tokens == []
-        for job in lanes:
-            await job.wait()
-            assert job.tokens == list(range(10, 210))
-    assert 3 not in {admit.job for plan in workers.now.plans for admit in plan.admit}
-
-
-async def test_a_running_job_is_cancelled_with_what_it_made(engine, workers, autojump_clock):
-    async with running(engine):
-        cancelled, other = Asked(engine, 1, limit=3000), Asked(engine, 2, limit=100)
-        await cancelled.wait_first()
-        engine.cancel(1)
-        engine.cancel(1)
-        await cancelled.wait()
-        await other.wait()
-
-    assert cancelled.state is JobState.CANCELLED
-    assert cancelled.tokens == list(range(10, 10 + len(cancelled.tokens)))
-    assert other.tokens == list(range(10, 110))
-
-
-async def test_a_cancelled_lane_goes_to_the_next_in_the_queue(engine, autojump_clock):
-    async with running(engine):
-        lanes = [Asked(engine, number, limit=3000) for number in (1, 2)]
-        next_one, last = Asked(engine, 3, limit=5), Asked(engine, 4, limit=5)
-        await lanes[0].wait_first()
-        engine.cancel(4)
-        engine.cancel(1)
-        await next_one.wait()
-        engine.cancel(2)
-
-    assert next_one.state is JobState.LIMIT
-    assert last.state is JobState.CANCELLED
-
-
-async def test_a_job_that_finds_a_lane_free_does_not_wait_for_the_ticks_end(engine, workers, autojump_clock):
-    async with running(engine):
-        first = Asked(engine, 1, limit=3000)
-        await first.wait_first()
-        await trio.testing.wait_all_tasks_blocked()
-        asked_at = trio.current_time()
-        second = Asked(engine, 2, limit=3000)
-        assert workers.now.interrupts == 1
-        await second.wait_first()
-        waited = trio.current_time() - asked_at
-        third = Asked(engine, 3)
-        assert workers.now.interrupts == 1, "no lane is free for it"
-        for number in (1, 2, 3):
-            engine.cancel(number)
-        await third.wait()
-
-    assert waited <= TICK_SECONDS  # its own tick, and nothing of the one that ran
-
-
-async def test_cancelling_what_is_not_there_is_nothing(engine, autojump_clock):
-    async with running(engine):
-        job = await Asked(engine, 1, limit=5).wait()
-        engine.cancel(1)
-        engine.cancel(99)
-        assert job.state is JobState.LIMIT
 
 
 # -- the end ----------------------------------------------------------------------------------------
