@@ -1,5 +1,6 @@
 """How a session is scheduled and what is kept for it: its class, its exactness, its pin, and where its KV is."""
 
+from array import array
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -110,7 +111,7 @@ class Scheduling:
             await self._store.submit(session_id, decided)
         except BaseException:
             if before is not None:  # taken, but not written
-                self._engine.pin(session_id, stream, before if before > self._now_ms() else 0)
+                self._restore_pin(session_id, before)
             raise
         return tree.get(self._store.state, session_id).pin_deadline_unix_ms
 
@@ -122,15 +123,28 @@ class Scheduling:
         held = [_pinned_at(session) for session in sessions if session.pin_deadline_unix_ms > now]
         held.sort(key=lambda pair: (pair[1].ts_unix_ms, pair[0].id))
         for session, message in held:
-            # What the session held when it was pinned, as when it was pinned.
-            count = tree.tokens_before(self._store.state, session, message.event_id)
-            stream = tree.tokens(self._store.state, session)[:count]
             try:
-                self._engine.pin(session.id, stream, session.pin_deadline_unix_ms)
+                self._engine.pin(
+                    session.id, self._pinned_stream(session, message), session.pin_deadline_unix_ms
+                )
             except PinBudget as refusal:
                 _log.warning("a pin does not fit any more", session=session.id, reason=str(refusal))
         if held:
             _log.info("pins restored", pins=len(held))
+
+    def _restore_pin(self, session_id: int, deadline_ms: int) -> None:
+        """Pin what the session's pin of the log holds, in the place of one that was not written."""
+        stream = array("I")
+        if deadline_ms > self._now_ms():
+            stream = self._pinned_stream(*_pinned_at(tree.get(self._store.state, session_id)))
+        else:
+            deadline_ms = 0
+        self._engine.pin(session_id, stream, deadline_ms)
+
+    def _pinned_stream(self, session: Session, message: EventMsg) -> TokenIds:
+        """What a session held when *message* pinned it."""
+        count = tree.tokens_before(self._store.state, session, message.event_id)
+        return tree.tokens(self._store.state, session)[:count]
 
     def tier(self, session_id: int) -> Tier:
         """Where the session's KV is."""

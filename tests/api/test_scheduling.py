@@ -198,6 +198,7 @@ class TestPin:
     async def test_what_the_disk_did_not_take_is_not_held(self, stack):
         session = await stack.session(1)
         await stack.scheduling.pin(session, 100)
+        await stack.append(session, 2)
         stack.files.fail_next()
 
         with pytest.raises(LostError):
