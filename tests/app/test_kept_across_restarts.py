@@ -3,6 +3,7 @@
 import pytest
 
 from superfluid_protocol import request, response, types
+from tests.daemon import CONTEXT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -46,7 +47,9 @@ def test_a_pin_that_can_never_fit_leaves_no_trace(tmp_path, endless_model, make_
         assert client.metric("pins_held") == 0
 
 
-def test_a_parked_session_goes_on_after_a_restart(tmp_path, endless_model, make_daemon):
+@pytest.mark.parametrize("larger", [0, 256])
+def test_a_parked_session_goes_on_after_a_restart(tmp_path, endless_model, make_daemon, larger):
+    """Also in a context of another size, which follows the memory that is free at the start."""
     daemon = make_daemon(tmp_path, endless_model, "--park").start().ready()
     with daemon.client() as client:
         session = client.create()
@@ -58,7 +61,7 @@ def test_a_parked_session_goes_on_after_a_restart(tmp_path, endless_model, make_
             pass
     daemon.process.terminate()
     assert daemon.wait() == 0
-    daemon.start().ready()
+    daemon = make_daemon(tmp_path, endless_model, "--park", context=CONTEXT + larger).start().ready()
 
     with daemon.client() as client:
         found = tier(client, session)
