@@ -69,14 +69,15 @@ def exactness(
     trials: list[Trial] = []
     unfinished = ""
     try:
-        small = replace(load, n_ctx=_CONTEXT, n_seq=_LANES + 1)
+        # One thread: several that wait for each other are many times slower beside other busy programs.
+        small = replace(load, n_ctx=_CONTEXT, n_seq=_LANES + 1, threads=1)
         for rows, outputs in PADDINGS:
             budget.padding = rows, outputs
             small = replace(small, exact_rows=rows, exact_outputs=outputs)
             with closing(Context(model, small)) as context:
                 if rows > 1 and context.cuts == "none":
                     break  # what is padded has to be cut off again
-                trials.append(_try(_Bench(context, model.n_vocab, budget)))
+                trials.append(_try(_Bench(context, model.n_vocab, budget, threads=max(load.threads, 2))))
             if not trials[-1].mismatch:
                 break
     except (_GivenUpError, ModelError) as error:
@@ -128,11 +129,11 @@ class _Line:
 class _Bench:
     """Computes rows as they are served, and keeps the fastest lone step."""
 
-    def __init__(self, context: Context, n_vocab: int, budget: _Budget) -> None:
+    def __init__(self, context: Context, n_vocab: int, budget: _Budget, *, threads: int = 2) -> None:
         self.context = context
         self.budget = budget
         self.step_us = 0
-        self.other_threads = 1 if context.threads > 1 else 2
+        self.threads = threads
         self._ids = [random_ids(_CONTEXT, n_vocab, salt=salt) for salt in range(_LANES)]
 
     def line(self, seq: int, salt: int = _MEASURED) -> _Line:
@@ -258,9 +259,9 @@ def _imported(bench: _Bench) -> Points:
 
 
 def _threads(bench: _Bench) -> Points:
-    """With another number: what is kept on disk outlives the command line that chose it. A few rows do: beside other busy
-    programs threads that wait for each other are very slow, and only one of them is a number that serves."""
-    bench.context.set_threads(bench.other_threads)
+    """With as many as serve: all before this had one. So neither does a reply depend on their number, which a later start
+    may choose differently. A few rows do, see above."""
+    bench.context.set_threads(bench.threads)
     line = bench.line(5)
     bench.chunk(line, ENDS[-1] - _THREADED_STEPS)
     yield from _alone(bench, line)

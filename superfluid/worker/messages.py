@@ -18,8 +18,8 @@ KERNELS: Final = ("fast", "plain")
 KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0")
 EXACT_ASIDE: Final = "exact-aside"
 PROBES: Final = ("", "attention", "exact", EXACT_ASIDE)
-"""Nothing; which attention kernel is faster; what makes rows exact; the same beside a worker that serves: on one thread,
-at the lowest priority."""
+"""Nothing; which attention kernel is faster; what makes rows exact; the same beside a worker that serves, at the lowest
+priority."""
 CUTS: Final = ("free", "window", "none")
 
 

@@ -18,7 +18,7 @@ from superfluid.worker.exactness import exactness, random_ids
 from superfluid.worker.llama.context import Context, Ids, Outcome
 from superfluid.worker.llama.model import Model
 from superfluid.worker.machine import identity
-from superfluid.worker.messages import EXACT_ASIDE, Load
+from superfluid.worker.messages import Load
 
 Report = Callable[[float], None]
 
@@ -72,8 +72,6 @@ def probe(load: Load, report: Report) -> str:
                 else "the attention kernels could not be compared: too slow, or one of them failed"
             )
             return to_json(replace(found, attention=times, trouble=trouble))
-        if load.probe == EXACT_ASIDE:
-            load = replace(load, threads=1)
         return to_json(
             replace(found, exactness=exactness(model, load, seconds=PROBE_EXACT_SECONDS, report=measured))
         )

@@ -73,6 +73,22 @@ def test_rows_that_cannot_be_cut_off_again_are_not_padded(tiny_recurrent_model):
     assert found.why_not()
 
 
+def test_rows_are_compared_on_one_thread_and_at_the_end_on_as_many_as_serve(model, tiny_model, monkeypatch):
+    started, changed = [], []
+    make = Context.__init__
+
+    def note(context, model, asked):
+        started.append(asked.threads)
+        make(context, model, asked)
+
+    monkeypatch.setattr(Context, "__init__", note)
+    monkeypatch.setattr(Context, "set_threads", lambda _context, threads: changed.append(threads))
+
+    assert exactness(model, load(tiny_model, threads=3), seconds=60).found is not None
+    assert set(started) == {1}
+    assert changed == [3]
+
+
 def test_a_context_that_cannot_be_made_says_why(model, tiny_model):
     found = exactness(model, load(tiny_model, kv_type="q8_0"), seconds=60)
 
@@ -183,15 +199,14 @@ async def test_a_worker_compares_rows_and_ends(tiny_recurrent_model):
     assert paddings(found.exactness) == [(1, 1)]
 
 
-@pytest.mark.parametrize(("kind", "nice", "threads"), [("exact", 0, 3), (EXACT_ASIDE, 19, 1)])
+@pytest.mark.parametrize(("kind", "nice"), [("exact", 0), (EXACT_ASIDE, 19)])
 def test_beside_a_worker_that_serves_it_is_measured_at_the_lowest_priority(
-    tiny_model, monkeypatch, kind, nice, threads
+    tiny_model, monkeypatch, kind, nice
 ):
-    """On one thread, too. Not in a process of its own: on a busy machine that would not get anywhere."""
-    set_to, sent, measured = [], [], []
+    """Not in a process of its own: on a busy machine that would not get anywhere."""
+    set_to, sent = [], []
 
-    def measure(_model, asked, **_options):
-        measured.append(asked.threads)
+    def measure(_model, _asked, **_options):
         return Exactness(positions=0, plain_us=0, trials=())
 
     monkeypatch.setattr(main.os, "setpriority", lambda _which, _who, priority: set_to.append(priority))
@@ -201,7 +216,6 @@ def test_beside_a_worker_that_serves_it_is_measured_at_the_lowest_priority(
 
     assert code == 0
     assert set_to == [nice]
-    assert measured == [threads]
     assert from_json(sent[-1].record).identity.threads == 3
 
 
