@@ -191,6 +191,23 @@ class Cache:
         slot.job, slot.target, slot.used = job, len(stream), used
         self.put(slot)
 
+    def grow(self, slot: Entry, tokens: TokenIds, held: int, *, exact: bool) -> None:
+        """A lane made *tokens* and computed its stream up to position *held*: exactly, or not."""
+        slot.stream.extend(tokens)
+        # What is computed exactly is exact only as long as all before it is: a lossy park file may lie there.
+        if exact and slot.exact == slot.held:
+            slot.exact = held
+        slot.held = held
+        if tokens:
+            self.put(slot)
+
+    def lower(self, seq: int, held: int) -> None:
+        """A worker holds so many positions of a sequence. It may be more than the books claim, but of what, only they
+        know."""
+        slot = self.slots[seq]
+        slot.held = min(held, slot.held)
+        slot.exact = min(held, slot.exact)
+
     def seed(self, slot: Entry, source: Entry, length: int) -> None:
         """Make *slot* hold the first positions of *source*."""
         self._unlist(slot)

@@ -8,6 +8,19 @@ from superfluid.core.plan import Admit
 from superfluid_protocol import numbers
 
 
+def may_run(job: Job, running: Iterable[Job], cap: int, divisor: int) -> bool:
+    """Whether nothing but its prompt stands between a job and a lane.
+
+    Args:
+        cap: Most lanes of its class; 0 is no cap.
+        divisor: Of background work.
+    """
+    if cap and sum(other.qos == job.qos for other in running) >= cap:
+        return False
+    paused = job.qos == numbers.Qos.BACKGROUND and divisor == 0
+    return not job.fetching and not paused
+
+
 def victim(running: Iterable[Job], qos: int) -> Job | None:
     """Whose lane a job of class *qos* may take: the least urgent one's, one that decodes before one that prefills, the
     last that came. Never that of an exact job, nor of one whose prefill somebody waits for who is as urgent."""

@@ -106,22 +106,19 @@ class Parking:
         self._wanted.clear()
         return moves
 
-    def saved(self, entry: Entry) -> None:
-        """An entry is there: if it is for a file, order that."""
-        session = self._saving.pop(entry.key, None)
-        if session is None:
+    def saved(self, key: int, held: int, size: int) -> None:
+        """A worker saved so many positions as an entry, or could not: then there is no entry, and a session that it was
+        for stays without a file."""
+        entry = self.cache.entries.get(key)
+        if entry is None:
+            return  # given up in the same plan
+        session = self._saving.pop(key, None)
+        if held < entry.held:
+            self.cache.forget(entry)
             return
-        self._tickets += 1
-        held = entry.stream[: entry.held]
-        name = self.origin.name(0 if self.lossy else entry.exact)
-        self._sealing[self._tickets] = _Seal(session=session, entry=entry, name=name)
-        self.orders.append(
-            SealFile(ticket=self._tickets, entry=entry.key, session=session, stream=held, name=name)
-        )
-
-    def unsaved(self, entry: Entry) -> None:
-        """An entry could not be made: its session stays without a file."""
-        self._saving.pop(entry.key, None)
+        self.cache.resize(entry, size)
+        if session is not None:
+            self._seal(session, entry)
 
     def fetch(self, file: Entry) -> tuple[int, list[Move]]:
         """Have a file read into host memory.
@@ -199,6 +196,15 @@ class Parking:
         for pending in (self._wanted, self._saving, self._sealing, self._fetching):
             pending.clear()
         self.orders = [order for order in self.orders if isinstance(order, RemoveFile)]
+
+    def _seal(self, session: int, entry: Entry) -> None:
+        self._tickets += 1
+        held = entry.stream[: entry.held]
+        name = self.origin.name(0 if self.lossy else entry.exact)
+        self._sealing[self._tickets] = _Seal(session=session, entry=entry, name=name)
+        self.orders.append(
+            SealFile(ticket=self._tickets, entry=entry.key, session=session, stream=held, name=name)
+        )
 
     def _sealed(self, seal: _Seal, *, ok: bool, size: int) -> list[Move]:
         """Book the file, and let the entry go, unless its sequence was taken meanwhile and nothing else near holds as

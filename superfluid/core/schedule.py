@@ -88,12 +88,7 @@ class Scheduler:
     def open(self, pool: Pool) -> None:
         """A worker is ready: this is what it turned out to be."""
         self.cache.pool = pool
-        self.cache.pins.budget_tokens = self.cells * self.options.pin_budget_pct // 100
-
-    @property
-    def cells(self) -> int:
-        """Cells of the pool."""
-        return self.cache.cells
+        self.cache.pins.budget_tokens = self.cache.cells * self.options.pin_budget_pct // 100
 
     @property
     def orders(self) -> list[Order]:
@@ -212,12 +207,9 @@ class Scheduler:
         for job in cold:
             self._retry_cold(job)
         for seq, held in result.positions:
-            # A report only ever lowers a claim: the worker may hold more, but what, only the books know.
-            slot = self.cache.slots[seq]
-            slot.held = min(held, slot.held)
-            slot.exact = min(held, slot.exact)
+            self.cache.lower(seq, held)
         for key, held, size in result.saved:
-            self._settle_saved(key, held, size)
+            self.parking.saved(key, held, size)
         return updates
 
     def filed(self, ticket: int, *, ok: bool, size: int) -> None:
@@ -296,12 +288,8 @@ class Scheduler:
         return dict.fromkeys(islice(candidates, EXAMINED_JOBS))
 
     def _may_run(self, job: Job) -> bool:
-        """Whether nothing but its prompt stands between a job and a lane."""
         cap = self.options.class_lanes[job.qos]
-        if cap and sum(other.qos == job.qos for other in self.running.values()) >= cap:
-            return False
-        paused = job.qos == numbers.Qos.BACKGROUND and self.background_divisor == 0
-        return not job.fetching and not paused
+        return lanes.may_run(job, self.running.values(), cap, self.background_divisor)
 
     def _ready(self, job: Job) -> Found | None:
         """What is held of a job's prompt, if it can have a lane now."""
@@ -329,10 +317,8 @@ class Scheduler:
     def _victim(self, qos: int, spared: Collection[int] = ()) -> Job | None:
         if len(self.running) < self.options.lanes:
             return None
-        going = (
-            job for job in self.running.values() if job.id not in self.cancelled and job.id not in spared
-        )
-        return lanes.victim(going, qos)
+        spared = self.cancelled.union(spared)
+        return lanes.victim((job for job in self.running.values() if job.id not in spared), qos)
 
     def _preempt(self, job: Job) -> None:
         """Take a job's lane. Its KV stays where it is, and the job waits at the head of its class to go on."""
@@ -348,19 +334,6 @@ class Scheduler:
             for job in [job for job in self.running.values() if job.qos == numbers.Qos.BACKGROUND]:
                 if job.id not in self.cancelled:
                     self._preempt(job)
-
-    # -- what KV is kept ----------------------------------------------------------------------------
-
-    def _settle_saved(self, key: int, held: int, size: int) -> None:
-        entry = self.cache.entries.get(key)
-        if entry is None:
-            return  # given up in the same plan
-        if held < entry.held:
-            self.parking.unsaved(entry)
-            self.cache.forget(entry)
-            return
-        self.cache.resize(entry, size)
-        self.parking.saved(entry)
 
     # -- how jobs end -------------------------------------------------------------------------------
 
@@ -391,15 +364,8 @@ class Scheduler:
         if job.decoding:
             job.cold = False  # what it goes on from if it loses its lane was all computed for it
         job.made.extend(tokens)
-        slot = self.cache.slots[job.seq]
-        slot.stream.extend(tokens)
-        # What is computed exactly is exact only as long as all before it is: a lossy park file may lie there.
-        exact = (job.exact or self.cache.pool.exact) and slot.exact == slot.held
-        slot.held = job.stored
-        if exact:
-            slot.exact = slot.held
-        if tokens:
-            self.cache.put(slot)
+        exact = job.exact or self.cache.pool.exact
+        self.cache.grow(self.cache.slots[job.seq], tokens, job.stored, exact=exact)
         state = line.state
         if job.id in self.cancelled and state in {JobState.RUNNING, JobState.COLD}:
             if state is JobState.RUNNING:

@@ -189,7 +189,7 @@ class Engine:
             "queue_depth": len(queues),
             **{f"queue_depth_{qos.name.lower()}": queues.depth(qos) for qos in numbers.Qos},
             "pool_tokens": cache.used_cells(),
-            "pool_cells": scheduler.cells,
+            "pool_cells": cache.cells,
             "host_bytes": cache.host_used,
             "host_budget": cache.pool.host_bytes,
             "park_bytes": cache.park_used,

@@ -113,7 +113,7 @@ class Traffic:
         try:
             self.scheduler.pin(session.number, stream, self.now_ms + hold, self.now_ms)
         except PinBudget:
-            assert len(stream) > self.scheduler.cells * self.options.pin_budget_pct // 100
+            assert len(stream) > self.scheduler.cache.cells * self.options.pin_budget_pct // 100
 
     def purge(self, which):
         """Its file goes for good; what a worker still writes for it is no harm."""
