@@ -279,7 +279,7 @@ class Daemon:
             known = store.state.sessions.get(session)
             return None if known is None else tree.tokens(store.state, known)
 
-        engine.identify(f"{text.fingerprint:016x}", stream_of)
+        engine.identify(text.content, stream_of)
         _log.info("chat template", path=text.codec.describe() if text.codec else text.no_codec)
 
     def _load_checked_text(self, path: Path, *, recorded: Recorded) -> Text:

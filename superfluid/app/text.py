@@ -42,6 +42,7 @@ def load_text(
         reason = str(missing)
     mark = f"{content}:{codec.fingerprint if codec else 0:x}"
     return Text(
+        content=content,
         vocabulary=vocabulary,
         vocabulary_digest=vocabulary.digest,
         codec=codec,

@@ -20,10 +20,12 @@ class Text:
     """The text side of a loaded model.
 
     Attributes:
+        content: Digest of the model file: what its KV belongs to, whatever the template.
         codec: None when the model has no usable template; `no_codec` then says why.
         fingerprint: Digest of the model's content and its template, as sessions record it.
     """
 
+    content: str
     vocabulary: Vocabulary
     vocabulary_digest: str
     codec: ChatCodec | None

@@ -19,6 +19,7 @@ NOTHING = Recorded(any_sessions=False, largest_token=-1, fingerprints=frozenset(
 
 def text(digest="a", *, n_tokens=100, fingerprint=7):
     return Text(
+        content="",
         vocabulary=SimpleNamespace(n_tokens=n_tokens),
         vocabulary_digest=digest,
         codec=None,
