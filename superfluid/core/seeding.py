@@ -36,10 +36,8 @@ class Seeding:
         return self.cache.find(job.stream, job.namespace, exact=job.exact, near=near)
 
     def ready(self, job: Job, tick: int) -> tuple[Found | None, list[Move]]:
-        """What is held near of a job's prompt, or None when it is worth waiting for more; and the moves that make room
-        for what is read."""
-        if self.waits(job):
-            return None, []
+        """What is held near of the prompt of a job that does not wait, or None when it is worth waiting for more; and the
+        moves that make room for what is read."""
         found = self.find(job)
         if found.leader is not None and self._is_worth_waiting(job, found, self.running[found.leader]):
             self._follow(job, found.leader, found.pending)

@@ -155,6 +155,7 @@ class TestWhatIsBeingComputed:
 def test_everything_that_holds_some_of_a_stream_is_told():
     cache = books()
     hold(cache, 0, [1, 2, 3])
+    hold(cache, 1, [1, 2, 3], held=0, job=7, target=3)
     file = keep(cache, [1, 2], place=Place.PARK)
     keep(cache, [7, 7])
 

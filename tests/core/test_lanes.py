@@ -2,6 +2,7 @@
 
 import pytest
 
+from superfluid.core import schedule
 from tests.core.bench import ENDLESS, LONG, Bench, endless
 from tests.core.fake_engine import Trouble
 
@@ -178,3 +179,33 @@ def test_an_exact_job_does_not_wait_for_rows_that_will_not_be_exact():
     assert list(bench.scheduler.running) == [1, 2]
     bench.drain()
     assert all(bench.is_whole(job) for job in (1, 2, 3))
+
+
+def test_no_lane_is_taken_while_one_is_free(monkeypatch):
+    """The second chat is beyond what one plan admits, and comes with the next."""
+    monkeypatch.setattr(schedule, "MAX_ADMITTED_BYTES", 4 * 100)
+    bench = Bench(lanes=3)
+    bench.submit(1, ENDLESS, limit=50)
+    bench.tick()
+    bench.submit(2, [2] * 60, qos=0)
+    bench.submit(3, [3] * 60, qos=0)
+
+    plans = [bench.tick(), bench.tick()]
+
+    assert [[admit.job for admit in plan.admit] for plan in plans] == [[2], [3]]
+    assert bench.scheduler.counts.preemptions == 0
+
+
+def test_a_job_whose_kept_kv_is_lost_while_it_waits_for_its_lane_again_goes_on_cold():
+    bench = Bench(lanes=1, kept=1, host=1 << 20)
+    bench.run(1, [1] * 30, limit=1)
+    bench.submit(2, [*[1] * 30, 2, 2], limit=60)
+    bench.tick()
+    for job in (3, 4):
+        bench.submit(job, [job] * 30, limit=3, qos=0)
+    while not bench.engine.colds:
+        bench.tick(loads_fail=True)
+    bench.drain()
+
+    assert bench.is_whole(2)
+    assert bench.ends[2].warm == 30, "as it began"
