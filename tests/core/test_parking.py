@@ -66,7 +66,7 @@ class Park(Bench):
     def lose_memory(self):
         """A restart of the worker: only files are left."""
         self.scheduler.reset()
-        self.engine = Bench(lanes=1, kept=1, host=1 << 20).engine
+        self.engine = Bench(lanes=self.options.lanes, kept=self.options.kept, host=1 << 20).engine
         self.engine.prompts = self.prompts
 
     def computes_exactly(self):
@@ -408,6 +408,25 @@ def test_others_are_served_while_a_file_is_read():
     park.drain()
 
     assert park.is_whole(2)
+
+
+def test_forks_of_a_parked_session_go_on_where_it_ended():
+    """Field case F91: a fork paid for the whole prefill once its parent had been put away."""
+    park = Park(lanes=4)
+    park.park()
+    park.lose_memory()
+    parent = park.stream(1)
+    for fork in range(10, 20):
+        park.submit(fork, [*parent, fork], session=fork)
+    park.tick()
+    (order, _), *more = park.asked
+    assert (order.session, more) == (SESSION, []), "it is read once"
+    park.answer()
+    park.drain()
+
+    assert min(park.ends[fork].warm for fork in range(10, 20)) == len(parent) - 1
+    assert park.engine.rows < 100
+    assert all(park.is_whole(fork) for fork in range(10, 20))
 
 
 def test_two_jobs_wait_for_one_reading():

@@ -150,6 +150,7 @@ def burst(*, lanes=8, **kwargs):
 
 @pytest.mark.parametrize("cuts", [True, False])
 def test_a_burst_with_one_beginning_computes_it_once(cuts):
+    """Field case F36: each of a burst computed the same beginning for itself."""
     simulation = burst(cuts=cuts)
 
     all_whole(simulation)
@@ -161,6 +162,7 @@ def test_a_burst_with_one_beginning_computes_it_once(cuts):
 
 
 def test_a_burst_whose_leader_leaves_half_way_goes_on_from_there():
+    """Field case F36: those that waited for a leader hung when it left, or used what it had not computed."""
     simulation = burst(leader_leaves_us=1_000 * ROW_US)
     leader, *followers = simulation.requests.values()
 

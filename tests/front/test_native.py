@@ -148,6 +148,7 @@ def test_a_client_that_leaves_in_mid_stream_frees_its_lane_and_keeps_its_text(da
 
 
 def test_a_client_that_leaves_during_its_prefill_frees_its_lane(daemon, client):
+    """Field case F31: no write fails during a prefill, so nobody noticed that the client was gone."""
     session = client.create()
     client.call(request.Append(session=session, text=None, span=tuple(range(250)) * 60))
     with daemon.client() as leaver:
@@ -216,6 +217,7 @@ def narrow_daemon(tmp_path, endless_model, make_daemon) -> Daemon:
 
 
 def test_whoever_leaves_the_queue_is_never_computed_and_disturbs_nobody(narrow_daemon):
+    """Field case F32: a queued request was computed although its client had left."""
     with narrow_daemon.client() as a, narrow_daemon.client() as c, narrow_daemon.client() as watch:
         first, second, third = begin(a), begin(a), begin(a)
         reply = a.first_delta(first, 3000)

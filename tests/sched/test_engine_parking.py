@@ -272,7 +272,8 @@ async def test_closing_ends_when_the_last_job_that_waits_is_cancelled(parked):
     ids=["another model", "a rewritten history", "a shorter session"],
 )
 async def test_a_file_that_does_not_fit_is_a_clean_miss(parked, model, stream):
-    """It counts all the same: it takes room."""
+    """Field case F22: state that was written under one model was offered to another. The file counts all the same: it
+    takes room."""
     parked.sessions[SESSION] = array("I", stream)
     size = parked.files.path(SESSION).stat().st_size
     async with parked.running(model=model):

@@ -6,7 +6,7 @@ import pytest
 from superfluid.core.errors import ModelError
 from superfluid.core.plan import JobState, Plan
 from superfluid.worker.engine import Engine, PlanError
-from superfluid.worker.llama.context import Outcome
+from superfluid.worker.llama.context import Outcome, lib
 from tests.tiny_gguf import END_OF_TEXT, IM_END, N_VOCAB
 from tests.worker.builders import (
     PROMPT_A,
@@ -311,6 +311,22 @@ def test_a_context_of_more_cells_than_the_engine_counts_is_refused(tiny_model, m
 
     with pytest.raises(ModelError, match="more than the engine can count"):
         Engine.open(load(tiny_model, n_ctx=1 << 30))
+
+
+def test_a_context_that_shares_its_cells_is_refused_at_the_start(tiny_model, monkeypatch):
+    """Field case F27: what copies of a part mean, and whether they abort the process, depends on how the library was
+    asked for its memory. What this is written for is asserted before the first row (`test_moves` copies parts)."""
+    make = lib.llama_init_from_model
+
+    def unified(model, params):
+        params.kv_unified = True
+        return make(model, params)
+
+    monkeypatch.setattr(lib, "llama_init_from_model", unified)
+
+    with pytest.raises(ModelError, match="shares one KV buffer between sequences") as refused:
+        Engine.open(load(tiny_model))
+    assert refused.value.kind == "engine"
 
 
 def test_progress_of_loading_rises_to_the_whole(tiny_model):

@@ -163,7 +163,7 @@ def test_a_file_of_something_else_is_refused(bench, parked, changes, match):
 
 
 def test_a_file_cut_anywhere_is_refused(bench, parked):
-    """Field case: old readers ran past the end of a truncated file."""
+    """Field case F22: old readers ran past the end of a truncated file."""
     whole = parked.stat().st_size
     for size in [*range(whole - whole % 4096, 0, -4096), *range(160, -1, -1)]:
         os.truncate(parked, size)

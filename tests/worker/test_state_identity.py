@@ -58,6 +58,7 @@ def test_what_does_not_decide_is_not_in_the_settings(tiny_model, changes):
 
 @pytest.mark.parametrize("changes", [{"n_seq": 5}, {"flash_attn": "on"}, {"kv_type": "bf16"}])
 def test_what_decides_is_in_the_settings(tiny_model, changes):
+    """Field case F14: KV was reused under other settings than those that it was made under."""
     assert settings(tiny_model, **changes) != settings(tiny_model)
 
 
