@@ -233,6 +233,11 @@ the machine only tidies up."""
 MEMORY_PRESSURE_SAMPLE_SECONDS: Final = 5.0
 """Seconds between two looks at it, while there is anything to drop. The kernel's figure is of ten seconds."""
 
+EXACT_DUMMIES: Final = 7
+"""Positions of a sequence that exact jobs leave alone: the rows that fill up what kernels take need them. As many as the
+largest padding takes, whatever this model needs: where a reply ends in a full context must not depend on what has been
+measured by then."""
+
 # -- output -----------------------------------------------------------------------------------------
 
 MAX_OUTPUT_BACKLOG_BYTES: Final = 1 * MIB

@@ -23,6 +23,7 @@ import trio
 from superfluid.core.entry import Place
 from superfluid.core.errors import StartError, WorkerLost
 from superfluid.core.ids import TokenIds
+from superfluid.core.limits import EXACT_DUMMIES
 from superfluid.core.plan import FINISHED, JobState, Plan
 from superfluid.core.schedule import Job, Options, Pool, Scheduler, Update
 from superfluid.sched.parker import Parker
@@ -126,8 +127,7 @@ class Engine:
         """Positions that a job can fill, once there is a context: the last rows of an *exact* one are filled up to what
         kernels take, and that needs cells."""
         assert self.status.n_ctx is not None, "nobody waited for the context"
-        padding = self._load.exact_rows - 1 if exact or self._exact else 0
-        return self.status.n_ctx - padding
+        return self.status.n_ctx - (EXACT_DUMMIES if exact or self._exact else 0)
 
     def reclass(self, job_id: int, qos: int) -> None:
         """Change the class of a job that waits or runs. Unknown jobs are ignored."""

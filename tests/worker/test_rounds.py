@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from superfluid.core.limits import MAX_DRAFT
+from superfluid.core.limits import EXACT_DUMMIES, MAX_DRAFT
 from superfluid.core.plan import JobState, Plan
 from superfluid.worker.engine import Engine
 from superfluid.worker.llama.context import Outcome
@@ -172,7 +172,7 @@ def test_an_exact_reply_is_the_same_beside_others_and_in_any_chunks(any_padded):
 
 def test_an_exact_job_ends_where_its_dummies_would_not_fit(padded, calls):
     """Always there, so that where a reply ends does not depend on how it was computed."""
-    room = CONTEXT - (ROWS - 1)
+    room = CONTEXT - EXACT_DUMMIES
     long = [i % 250 for i in range(room - 2)]
     plan = Plan(id=1, admit=(admit(1, 0, long, exact=True),), prefill=((1, 999),), decode_rounds=9)
 
@@ -180,10 +180,10 @@ def test_an_exact_job_ends_where_its_dummies_would_not_fit(padded, calls):
 
     assert (len(ids(result, 1)), line(result, 1).state) == (3, JobState.CONTEXT_FULL)
     assert result.positions == ((0, room),)
-    assert max(position for call in calls for _, position, _ in call) == CONTEXT - 1
+    assert max(position for call in calls for _, position, _ in call) == room + ROWS - 2
 
 
-@pytest.mark.parametrize(("exact", "fits"), [(True, CONTEXT - ROWS + 1), (False, CONTEXT)])
+@pytest.mark.parametrize(("exact", "fits"), [(True, CONTEXT - EXACT_DUMMIES), (False, CONTEXT)])
 def test_a_prompt_that_leaves_no_room_for_dummies_is_refused(padded, exact, fits):
     for job, n, state in ((1, fits, JobState.CONTEXT_FULL), (2, fits + 1, JobState.CONTEXT_FULL)):
         prompt = [i % 250 for i in range(n)]
@@ -298,7 +298,7 @@ def test_a_guess_never_passes_the_limit(engine, guesses):
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_guess_never_passes_the_context(padded, guesses, exact):
     made = guesses(lambda drafter: [1] * 9)
-    room = CONTEXT - (ROWS - 1 if exact else 0)
+    room = CONTEXT - (EXACT_DUMMIES if exact else 0)
     new = admit(1, 0, [i % 250 for i in range(room - 2)], draft=True, exact=exact)
 
     result = padded.run(Plan(id=1, admit=(new,), prefill=((1, 999),), decode_rounds=9))

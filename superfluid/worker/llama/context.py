@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from superfluid.core.errors import ModelError
-from superfluid.core.limits import MAX_DRAFT, MIB
+from superfluid.core.limits import EXACT_DUMMIES, MAX_DRAFT, MIB
 from superfluid.worker.llama.library import complaints, forget_complaints, lib
 from superfluid.worker.llama.model import Model
 from superfluid.worker.memory import available_bytes, default_context
@@ -165,7 +165,7 @@ class Context:
     def room(self, *, exact: bool) -> int:
         """Positions of a sequence that can be computed. The last ones are left to the dummy rows of exact jobs, whether
         a job needs them or not: where its reply ends must not depend on how it was computed."""
-        return self.n_ctx - (self.exact_rows - 1 if exact else 0)
+        return self.n_ctx - (EXACT_DUMMIES if exact else 0)
 
     def chunk_rows(self, *, exact: bool) -> int:
         """Most rows of one sequence in a call; for an exact job a multiple of ``exact_rows``."""
