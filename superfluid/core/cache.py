@@ -126,6 +126,13 @@ class Cache:
                 if length:
                     yield entry, length
 
+    def parked_file(self, session: int, stream: TokenIds) -> Entry | None:
+        """The session's park file, if it holds a beginning of *stream*."""
+        key = self.parked.get(session)
+        file = None if key is None else self.entries[key]
+        fits = file is not None and file.held and file.stream[: file.held] == stream[: file.held]
+        return file if fits else None
+
     def covered(self, entry: Entry) -> bool:
         """Whether something else near holds all that *entry* does."""
         return any(self._covers(other, entry, shared) for other, shared in self._others(entry))

@@ -171,13 +171,16 @@ class Engine:
             encoding, or "cold".
         """
         need = max(1, len(stream) - 1)
-        parked, encoding = 0, Encoding.RAW
-        for entry, length in self._scheduler.cache.where(stream):
-            if entry.place is not Place.PARK and length >= need:
+        cache = self._scheduler.cache
+        for entry, length in cache.where(stream):
+            if entry.place is Place.PARK:
+                break
+            if length >= need:
                 return entry.place.name.lower(), length, 0
-            if entry.place is Place.PARK and entry.session == session:
-                parked, encoding = length, Encoding.Q8 if entry.lossy else Encoding.RAW
-        return ("park", parked, encoding) if parked else ("cold", 0, 0)
+        file = cache.parked_file(session, stream)
+        if file is None:
+            return "cold", 0, 0
+        return "park", file.held, Encoding.Q8 if file.lossy else Encoding.RAW
 
     def gauges(self) -> dict[str, int]:
         """Counts of the moment."""

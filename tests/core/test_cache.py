@@ -342,3 +342,19 @@ def test_a_lost_worker_leaves_the_files():
     assert (cache.used_cells(), cache.host_used, cache.park_used) == (0, 0, 20)
     assert cache.find(ids(*[1] * 20)).length == 0
     assert cache.find(ids(*[3] * 20)).length == 19
+
+
+def test_a_sessions_own_file_is_found_behind_any_number_of_others_that_hold_the_same():
+    cache = Cache(sequences=1, pins=Pins(0))
+    stream = array("I", range(100))
+    for session in range(1, 60):
+        file = cache.new(Place.PARK, Entry(key=0, stream=stream, held=90), size=1, held=90)
+        file.session = session
+        cache.parked[session] = file.key
+
+    found = cache.parked_file(59, stream)
+
+    assert found is not None
+    assert (found.session, found.held) == (59, 90)
+    assert cache.parked_file(59, stream[:50]) is None
+    assert cache.parked_file(60, stream) is None
