@@ -43,7 +43,7 @@ class Sizes:
     """How much work the comparison is. Numbers are tokens."""
 
     reply: int = 128
-    context: int = 2048
+    context: int = 256
     deep: int = 4096
     deep_reply: int = 64
 
@@ -166,7 +166,7 @@ def attention(daemon: Running) -> str:
     measured = from_json(model.capability or "")
     if measured is None:
         raise RuntimeError("the daemon did not measure its attention kernels")
-    return choose_attention(measured.attention, model.context // 2)
+    return choose_attention(measured.attention, model.context // 2, model.lanes)
 
 
 def _options(context: int, lanes: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 import trio
 
-from superfluid.app.config import ServeConfig
+from superfluid.app.config import DEFAULT_LANES, ServeConfig
 from superfluid.core.capability import SUREST, Capability, choose_attention
 from superfluid.core.errors import StartError
 from superfluid.sched.probing import Prober
@@ -60,7 +60,7 @@ async def measure_now(
     prober = Prober(model=digest, cache=cache_directory(environ), on_progress=on_progress)
     load = Load(model_path=str(path), n_ctx=0, n_seq=1, threads=threads or os.cpu_count() or 1)
     attention = await prober.attention(load, again=True)
-    kernel = choose_attention(attention.attention, DEFAULT_CONTEXT // 2)
+    kernel = choose_attention(attention.attention, DEFAULT_CONTEXT // 2, DEFAULT_LANES)
     exactness = await prober.exactness(replace(load, flash_attn=kernel), again=True)
     return _together(attention, exactness)
 
@@ -163,7 +163,7 @@ class Measuring:
         prober = await self._identity()
         self._attention = await prober.attention(self._load)
         depth = (self._load.n_ctx or DEFAULT_CONTEXT) // 2
-        chosen = choose_attention(self._attention.attention, depth)
+        chosen = choose_attention(self._attention.attention, depth, self._config.max_batch)
         _log.info("attention kernel", flash_attn=chosen, trouble=self._attention.trouble or None)
         return chosen
 

@@ -16,7 +16,10 @@ from typing import Any, Final, TypeVar
 
 from xxhash import xxh3_128_hexdigest
 
-FORMAT: Final = 1
+PROBED_LANES: Final = 8
+"""Lanes whose steps are timed besides those of one: what kernels differ in beside others is not seen in a lone lane."""
+
+FORMAT: Final = 2
 """Of the kept records; one of another format is measured again."""
 
 PADDINGS: Final = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 8))
@@ -76,25 +79,33 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTime:
-    """How long a decode step takes with one attention kernel, in microseconds: at a sequence's begin and at *depth*."""
+    """How long a decode step takes with one attention kernel, in microseconds.
+
+    Args:
+        first_us: one sequence, at its begin; batch_us: ``PROBED_LANES`` of them, at their begins.
+        deep_us: one sequence, *depth* positions later.
+    """
 
     flash_attn: str
     depth: int
     first_us: int
+    batch_us: int
     deep_us: int
 
-    def at(self, depth: int) -> float:
-        """Expected at any depth. Attention costs the same for each position before it, so that this is a line."""
-        slope = (self.deep_us - self.first_us) / self.depth
-        return self.first_us + max(slope, 0.0) * depth
+    def at(self, depth: int, lanes: int = 1) -> float:
+        """Expected with any number of lanes at any depth. Attention costs the same for each position before it, and a
+        lane more is more rows of the same products: both are lines."""
+        slope = max(self.deep_us - self.first_us, 0) / self.depth
+        lane = max(self.batch_us - self.first_us, 0) / (PROBED_LANES - 1)
+        return self.first_us + (lanes - 1) * lane + lanes * slope * depth
 
 
-def choose_attention(times: Sequence[KernelTime], depth: int) -> str:
-    """The kernel that is faster at *depth*; ``off`` without times, or when both are alike.
+def choose_attention(times: Sequence[KernelTime], depth: int, lanes: int = 1) -> str:
+    """The kernel that is faster with so many *lanes* at *depth*; ``off`` without times, or when both are alike.
 
     Off is the better of equals: exact rows need less there.
     """
-    expected = {time.flash_attn: time.at(depth) for time in times}
+    expected = {time.flash_attn: time.at(depth, lanes) for time in times}
     clearly = "on" in expected and expected["on"] * ALIKE < expected.get("off", 0.0)
     return "on" if clearly else "off"
 
@@ -279,7 +290,7 @@ def _read_identity(record: Mapping[str, Any]) -> Identity:
 
 
 def _read_time(record: Mapping[str, Any]) -> KernelTime:
-    numbers = {name: _count(record, name, least=1) for name in ("depth", "first_us", "deep_us")}
+    numbers = {name: _count(record, name, least=1) for name in ("depth", "first_us", "batch_us", "deep_us")}
     return KernelTime(flash_attn=_kernel(record), **numbers)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from superfluid.core.capability import Capability, KernelTime, to_json
+from superfluid.core.capability import PROBED_LANES, Capability, KernelTime, to_json
 from superfluid.core.errors import ModelError
 from superfluid.core.limits import PROBE_EXACT_SECONDS
 from superfluid.worker.exactness import exactness, random_ids
@@ -83,7 +83,9 @@ def attention(model: Model, load: Load, report: Report) -> tuple[KernelTime, ...
     Returns:
         nothing when one of them does not work with this model, or not fast enough to tell.
     """
-    small = replace(load, n_ctx=2 * ATTENTION_DEPTH, n_seq=1, n_batch=ATTENTION_DEPTH, kv_type="f16")
+    small = replace(
+        load, n_ctx=2 * ATTENTION_DEPTH, n_seq=PROBED_LANES, n_batch=ATTENTION_DEPTH, kv_type="f16"
+    )
     with ExitStack() as stack:
         try:
             contexts = {
@@ -92,8 +94,10 @@ def attention(model: Model, load: Load, report: Report) -> tuple[KernelTime, ...
             }
             ids = random_ids(2 * ATTENTION_DEPTH, model.n_vocab, salt=0)
             for context in contexts.values():
-                _compute(context, ids, 0, _FIRST)
+                for seq in range(PROBED_LANES):
+                    _compute(context, ids, 0, _FIRST, seq=seq)
             first = _step_times(contexts, ids, _FIRST)
+            batch = _step_times(contexts, ids, _FIRST, lanes=PROBED_LANES)
             report(0.3)
             depth = _deepen(contexts, ids)
             report(0.7)
@@ -104,7 +108,13 @@ def attention(model: Model, load: Load, report: Report) -> tuple[KernelTime, ...
             return ()
     report(1.0)
     return tuple(
-        KernelTime(flash_attn=flash, depth=depth - _FIRST, first_us=first[flash], deep_us=deep[flash])
+        KernelTime(
+            flash_attn=flash,
+            depth=depth - _FIRST,
+            first_us=first[flash],
+            batch_us=batch[flash],
+            deep_us=deep[flash],
+        )
         for flash in contexts
     )
 
@@ -120,22 +130,25 @@ def _deepen(contexts: dict[str, Context], ids: Ids) -> int:
     return depth
 
 
-def _step_times(contexts: dict[str, Context], ids: Ids, depth: int) -> dict[str, int]:
+def _step_times(contexts: dict[str, Context], ids: Ids, depth: int, *, lanes: int = 1) -> dict[str, int]:
     """The fastest of some steps of each kernel, in microseconds: whatever slows one down is not the kernel."""
     best: dict[str, int] = {}
     deadline = time.monotonic() + _STEPS_SECONDS
+    seqs = list(range(lanes))
     for number in range(_MOST_STEPS):
         if number >= _LEAST_STEPS and time.monotonic() > deadline:
             break
         for flash, context in contexts.items():
             began = time.perf_counter_ns()
-            _compute(context, ids, depth, depth + 1)
+            if context.decode_rows(seqs, [depth] * lanes, [int(ids[depth])] * lanes) is not Outcome.OK:
+                raise _FailedError("a decode failed")
             took = max((time.perf_counter_ns() - began) // 1000, 1)
             best[flash] = min(took, best.get(flash, took))
-            context.trim(0, depth)
+            for seq in seqs:
+                context.trim(seq, depth)
     return best
 
 
-def _compute(context: Context, ids: Ids, start: int, end: int) -> None:
-    if context.decode_chunk(0, start, ids[start:end], logits=True) is not Outcome.OK:
+def _compute(context: Context, ids: Ids, start: int, end: int, *, seq: int = 0) -> None:
+    if context.decode_chunk(seq, start, ids[start:end], logits=True) is not Outcome.OK:
         raise _FailedError("a decode failed")

@@ -44,7 +44,7 @@ def test_a_model_of_which_nothing_is_known():
 
 
 def test_a_model_that_was_measured():
-    times = (KernelTime(flash_attn="off", depth=500, first_us=1500, deep_us=2500),)
+    times = (KernelTime(flash_attn="off", depth=500, first_us=1500, batch_us=9000, deep_us=2500),)
     found = Capability(identity=IDENTITY, attention=times, exactness=exactness(2))
 
     assert lines(found)[2:] == [

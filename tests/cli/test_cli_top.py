@@ -31,7 +31,7 @@ def test_one_look_as_json_has_every_figure(served: Path):
     assert shown["model"].endswith(".gguf")
     assert 0 < shown["pool_used"] < shown["pool_cells"]
     assert set(shown["queue"]) == {"interactive", "completion", "agent", "background"}
-    assert shown["sessions"] == 3
+    assert shown["sessions"] >= 3  # and what other tests make in the same daemon
 
 
 def test_one_look_as_text(served: Path):

@@ -34,8 +34,8 @@ IDENTITY = Identity(
     kv_type="f16",
 )
 TIMES = (
-    KernelTime(flash_attn="off", depth=500, first_us=10_000, deep_us=12_000),
-    KernelTime(flash_attn="on", depth=500, first_us=9_000, deep_us=19_000),
+    KernelTime(flash_attn="off", depth=500, first_us=10_000, batch_us=40_000, deep_us=12_000),
+    KernelTime(flash_attn="on", depth=500, first_us=9_000, batch_us=30_000, deep_us=19_000),
 )
 PLAIN = Trial(rows=1, outputs=1, mismatch="lone rows, at position 192", step_us=1000)
 PADDED = Trial(rows=2, outputs=1, mismatch="", step_us=1600)
@@ -68,7 +68,7 @@ def test_without_times_there_is_nothing_to_choose():
 
 
 def test_a_deep_step_that_was_faster_by_luck_does_not_make_deeper_ones_faster_still():
-    lucky = KernelTime(flash_attn="on", depth=500, first_us=10, deep_us=5)
+    lucky = KernelTime(flash_attn="on", depth=500, first_us=10, batch_us=10, deep_us=5)
 
     assert lucky.at(100_000) == 10
 
@@ -232,3 +232,13 @@ def test_each_padding_has_whole_groups_of_outputs():
     assert all(rows % outputs == 0 for rows, outputs in PADDINGS)
     surest = PADDINGS[-1]
     assert all(surest[0] % rows == 0 and surest[1] % outputs == 0 for rows, outputs in PADDINGS)
+
+
+def test_lanes_beside_each_other_count_as_they_were_timed():
+    alone = KernelTime(flash_attn="off", depth=500, first_us=100, batch_us=800, deep_us=600)
+    beside = KernelTime(flash_attn="on", depth=500, first_us=100, batch_us=450, deep_us=600)
+
+    assert [alone.at(0, lanes) for lanes in (1, 8)] == [100, 800]
+    assert alone.at(100, 2) == 100 + 100 + 2 * 100
+    assert choose_attention((alone, beside), 10, lanes=1) == "off"
+    assert choose_attention((alone, beside), 10, lanes=8) == "on"
