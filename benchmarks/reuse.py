@@ -19,6 +19,7 @@ QUESTION = 20
 """Own tokens of what is asked anew."""
 
 REPLY = 16
+TICK_MS = 50
 ROOM = 256
 """Positions of a session beyond its prompt."""
 
@@ -131,7 +132,11 @@ def returning(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
 
 def parking(serve: Serve, prompts: Prompts, size: Sizes) -> list[Verdict]:
     """A long session is sealed, the daemon ends, the next one goes on; and what other lanes feel of a seal."""
-    options = ("--max-context", str(size.long + size.lane_reply + ROOM))
+    # Tokens are seen at a tick's end: with the default length of one, every gap would be longer than the bound.
+    options = (
+        *("--max-context", str(size.long + size.lane_reply + ROOM)),
+        *("--tick-target-ms", str(TICK_MS)),
+    )
     with serve(*options, "--park") as daemon:
         daemon.warm_up()
         with closing(Caller(daemon.socket)) as caller:
