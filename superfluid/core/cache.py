@@ -129,9 +129,11 @@ class Cache:
     def parked_file(self, session: int, stream: TokenIds) -> Entry | None:
         """The session's park file, if it holds a beginning of *stream*."""
         key = self.parked.get(session)
-        file = None if key is None else self.entries[key]
-        fits = file is not None and file.held and file.stream[: file.held] == stream[: file.held]
-        return file if fits else None
+        if key is None:
+            return None
+        file = self.entries[key]
+        # One that cannot be used holds nothing.
+        return file if file.held and file.stream[: file.held] == stream[: file.held] else None
 
     def covered(self, entry: Entry) -> bool:
         """Whether something else near holds all that *entry* does."""
@@ -236,15 +238,11 @@ class Cache:
             size=size,
         )
         self._next += 1
-        self.add(entry)
-        return entry
-
-    def add(self, entry: Entry) -> None:
-        """Take an entry into the books."""
         self.entries[entry.key] = entry
-        self.host_count += entry.place is Place.HOST
-        self._count(entry, entry.size)
+        self.host_count += place is Place.HOST
+        self._count(entry, size)
         self.put(entry)
+        return entry
 
     def forget(self, entry: Entry) -> None:
         """Strike off an entry of host memory, or a park file."""

@@ -35,9 +35,6 @@ SHAPES: Final = ("whole", "lone rows", "odd chunks", "neighbours", "import", "th
 chunks; rows beside others that come, go and prefill; rows after a cut, an export and an import; another number of
 threads."""
 
-LEAST_POSITIONS: Final = 384
-"""A probe over fewer positions says nothing: at 100, rows of kernels that differ were seen to match by chance."""
-
 CHEAP: Final = 2.0
 """A tactic that costs at most this factor, as two rows for one do, is taken without a look at other contexts: trying one
 takes a minute, and they compute prompts more slowly."""

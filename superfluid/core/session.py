@@ -11,6 +11,8 @@ archive marks, scheduling classes and pins, which put nothing on the model's inp
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
 
 from superfluid.core import tree
 from superfluid.core.errors import (
@@ -26,6 +28,8 @@ from superfluid.core.state import Session, State
 from superfluid.core.turn import Phase, Position
 from superfluid_protocol import EventBody, GenParams, event
 from superfluid_protocol.numbers import Qos, Role
+
+_Number = TypeVar("_Number", bound=IntEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +111,7 @@ def check_role(number: int) -> Role:
     Raises:
         BadRequest: The protocol knows none.
     """
-    try:
-        return Role(number)
-    except ValueError:
-        known = ", ".join(f"{role.value} {role.name.lower()}" for role in Role)
-        raise BadRequest(f"role {number} is unknown; the roles are {known}") from None
+    return _member(Role, number, "role", "roles")
 
 
 def open_turn(
@@ -197,11 +197,15 @@ def check_class(number: int) -> Qos:
     Raises:
         BadRequest: The protocol knows none.
     """
+    return _member(Qos, number, "scheduling class", "classes")
+
+
+def _member(kind: type[_Number], number: int, one: str, all_of_them: str) -> _Number:
     try:
-        return Qos(number)
+        return kind(number)
     except ValueError:
-        known = ", ".join(f"{qos.value} {qos.name.lower()}" for qos in Qos)
-        raise BadRequest(f"scheduling class {number} is unknown; the classes are {known}") from None
+        known = ", ".join(f"{member.value} {member.name.lower()}" for member in kind)
+        raise BadRequest(f"{one} {number} is unknown; the {all_of_them} are {known}") from None
 
 
 def pin(state: State, session_id: int, ttl_ms: int, *, now_ms: int) -> Decision:

@@ -7,7 +7,21 @@ import numpy as np
 
 from superfluid.core.plan import Admit, JobResult, Move, MoveKind, Plan, Result
 from superfluid.worker.engine import Engine
-from superfluid.worker.messages import Load
+from superfluid.worker.messages import Load, Ready
+
+READY = Ready(
+    n_vocab=260,
+    n_ctx=512,
+    n_ctx_train=4096,
+    n_seq=6,
+    bytes_per_token=1,
+    description="",
+    library="",
+    threads=1,
+    cuts="free",
+    settings="none",
+)
+"""What a worker says of itself that was loaded as `load` asks."""
 
 PROMPT_A = [(7 * i + 3) % 250 for i in range(60)]
 PROMPT_B = [(11 * i + 5) % 250 for i in range(45)]

@@ -4,21 +4,9 @@ import pytest
 
 from superfluid.core.plan import JobResult, JobState, Plan, Result
 from superfluid.worker.check import check_result, still_running
-from superfluid.worker.messages import MessageError, Progress, Ready
-from tests.worker.builders import admit, copy, pack, restore, save
+from superfluid.worker.messages import MessageError, Progress
+from tests.worker.builders import READY, admit, copy, pack, restore, save
 
-READY = Ready(
-    n_vocab=260,
-    n_ctx=512,
-    n_ctx_train=4096,
-    n_seq=6,
-    bytes_per_token=1,
-    description="",
-    library="",
-    threads=1,
-    cuts="free",
-    settings="none",
-)
 PLAN = Plan(id=4, admit=(admit(2, 1, [1]),), prefill=((3, 9), (2, 1)), decode_rounds=2, retire=(1,))
 LINE = JobResult(job=2, prefilled=1, tokens=pack([1, 2, 259]), state=JobState.RUNNING)
 GOOD = Result(plan_id=4, jobs=(LINE,), positions=((5, 512),), prefill_rows=1, decode_steps=2, decode_rows=2)

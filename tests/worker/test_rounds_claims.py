@@ -7,21 +7,11 @@ import pytest
 from superfluid.core.limits import MAX_DRAFT
 from superfluid.core.plan import JobResult, JobState, Plan, Result
 from superfluid.worker.check import check_result
-from superfluid.worker.messages import MessageError, Ready
+from superfluid.worker.messages import MessageError
+from tests.worker import builders
 from tests.worker.builders import pack
 
-READY = Ready(
-    n_vocab=260,
-    n_ctx=512,
-    n_ctx_train=4096,
-    n_seq=2,
-    bytes_per_token=1,
-    description="",
-    library="",
-    threads=1,
-    cuts="free",
-    settings="none",
-)
+READY = replace(builders.READY, n_seq=2)
 PLAN = Plan(id=4, decode_rounds=2)
 LINE = JobResult(job=3, prefilled=0, tokens=pack(range(9)), state=JobState.RUNNING)
 GOOD = Result(
