@@ -26,8 +26,8 @@ from superfluid.worker.messages import Load
 
 ENDS: Final = (29, 60, 98, 131, 167, 192, 225, 258, 289, 323, 354, 390, 421, 448)
 """Positions at which rows are compared, and where the reference's chunks end: unevenly, so that no chunk is a multiple of
-anything, and on both sides of 256, a step in which llama.cpp's attention grows. The last are far in: at 100, rows of kernels
-that differ were seen to match by chance."""
+anything, and on both sides of 256, a step in which llama.cpp's attention grows. The last are far in: at 100, rows of
+kernels that differ were seen to match by chance."""
 
 _DECODE_FROM: Final = ENDS[5]
 _BESIDE_FROM: Final = ENDS[8]
